@@ -7,7 +7,6 @@ import contextlib
 import inspect
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
-from unittest import mock
 from uuid import uuid4
 
 import httpx2
@@ -45,17 +44,15 @@ class Observed(NamedTuple):
 async def observed(
     admin: Admin | str = "127.0.0.1:0", broker: str = "", instance: str = "shop-1", **options: Any
 ) -> AsyncIterator[Observed]:
-    """The stand. ``options``: of the dispatcher, which waits 0.1 s instead of 0.4 s for announcements: the service is in
-    this process."""
+    """The stand. ``options``: of the dispatcher."""
     broker = broker or f"memory://{uuid4().hex}"
     server = ToolServer(functions=[price, order], service="shop", instance=instance, broker=broker, admin="127.0.0.1:0")
-    with mock.patch("dispatch.announcements.source.SETTLE_S", 0.1):
-        async with (
-            server,
-            dispatch.connect(broker, dispatch.Announced(), admin=admin, **options) as dispatcher,
-            httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False) as client,
-        ):
-            yield Observed(dispatcher, server, client)
+    async with (
+        server,
+        dispatch.connect(broker, dispatch.Announced(), admin=admin, **options) as dispatcher,
+        httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False) as client,
+    ):
+        yield Observed(dispatcher, server, client)
 
 
 async def eventually(condition: Callable[[], Any]) -> None:
