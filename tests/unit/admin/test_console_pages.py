@@ -12,7 +12,7 @@ import pytest
 
 import dispatch
 from dispatch import Admin, Announce, DispatchError, ToolServer
-from dispatch.admin.console import tell_event
+from dispatch.admin.console import tell_event, write_duration
 from dispatch.telemetry.events import BrokerChanged
 from tests.helpers.admin_endpoint import eventually, observed, price
 
@@ -158,3 +158,19 @@ async def test_what_does_not_exist_is_a_page_that_leads_back() -> None:
             page = await it.client.get(path, headers=HTML)
             assert page.status_code == 404, path
             assert "To the overview" in page.text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.0005, "500 µs"),
+        (0.05, "50.0 ms"),
+        (0.9996, "1.00 s"),
+        (90, "90.0 s"),
+        (600, "10 min"),
+        (10_800, "3 h"),
+        (259_200, "3 d"),
+    ],
+)
+def test_a_duration_has_the_unit_that_fits(seconds: float, shown: str) -> None:
+    assert write_duration(seconds) == shown
