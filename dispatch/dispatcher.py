@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import os
 import random
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
@@ -606,6 +607,16 @@ class Dispatcher:
             TypeError: ``type`` is no class, or ``provider`` neither its instance nor a function.
         """
         self._providers.add(type, provider)
+
+    def mcp_server(self, **options: Any) -> Any:
+        """Return a :class:`dispatch.mcp.McpServer` of this dispatcher (extra ``mcp``): ``await server.serve_stdio()``, or
+        ``server.app()`` for an ASGI application.
+
+        Args:
+            options: see :class:`dispatch.mcp.McpServer`, whose type is known to type checkers.
+        """
+        # By name: that package is above this module.
+        return importlib.import_module("dispatch.mcp").McpServer(self, **options)
 
     def _resolve_service(self, service: str) -> ResolvedTool:
         """Resolve a service for calls without a tool, as TrustGraph's client makes them."""

@@ -97,7 +97,7 @@ async def test_a_failure_is_a_result_for_the_model(mode: Literal["auto", "legacy
     async def fail(_: dict[str, Any]) -> str:
         raise ToolError("no-cats", "there are no cats")
 
-    async with stand(fail) as (dispatcher, _), Client(McpServer(dispatcher).sdk_server, mode=mode) as client:
+    async with stand(fail) as (dispatcher, _), Client(dispatcher.mcp_server().sdk_server, mode=mode) as client:
         failed, unknown = await client.call_tool("work"), await client.call_tool("wrok")
     assert failed.is_error
     assert unknown.is_error
