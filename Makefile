@@ -31,8 +31,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-## Test processes: they often wait for brokers and services, so 3 keep two cores busy.
-JOBS ?= 3
+## Test processes: they often wait for brokers and services, so 4 keep two cores busy; 3 under the load of the long tests.
+JOBS ?= 4
 ## TrustGraph's services, for the tests: without their 30 dependencies, of which the tests need none.
 TRUSTGRAPH := $(shell sed -n 's/.*trustgraph-base==\([0-9.]*\).*/\1/p' pyproject.toml)
 HELM := v3.22.0
@@ -102,6 +102,7 @@ test-fast: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not process and not slow and not long' --ignore tests/benchmarks \
 	  --hypothesis-profile=fast $(ARGS)
 
+test-long: JOBS = 3
 test-long: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --long-profile $(ARGS)
 	@$(BIN)/python -m pytest --long-profile -m alone $(ARGS)
