@@ -322,8 +322,8 @@ class ConnectionSupervisor:
             await close_opened(opened)
 
     async def _check_busy(self, error: TransportError, last: float) -> None:
-        """Return if an opening that failed with ``error`` is to be tried again: the broker replies, and it is not later than
-        ``last``.
+        """Return if an opening that failed with ``error`` is to be tried again: the broker replies, it is not later than
+        ``last``, and no other broker may take the topic over: what waits for the topic must know soon that it is not sent.
 
         Raises:
             TransportError: ``error``; or that the broker replies and opens no topic.
@@ -331,6 +331,8 @@ class ConnectionSupervisor:
         if error.type != ErrorType.UNREACHABLE:
             raise error
         self._is_in_doubt = True
+        if self._has_alternatives:
+            raise error
         try:
             await self._probe_broker()
         except Exception:  # of any kind: the opening is what failed
