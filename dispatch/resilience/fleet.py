@@ -697,7 +697,7 @@ class Fleet:
             self.on_hint(report)
 
     def _see_again(self, now: float) -> None:
-        """The topic is reachable again: nobody was heard meanwhile."""
+        """The topic is reachable again. No member was heard during the outage, so none counts as lost."""
         for peer in self.peers.values():
             peer.heard_at = now
         self._table_at = now
@@ -966,7 +966,7 @@ class Fleet:
                 return None
         self._version = version
         self._table_sent_at = self._sent_at[version] = now
-        self._table_at = self._echo_at  # later ones may have reached nobody
+        self._table_at = self._echo_at  # what was sent after that, perhaps nobody has received
         self._put_in_force(table, now)
         for key, division in self._divisions.items():
             need = self.peers[self.member].report.needs.get(key)
