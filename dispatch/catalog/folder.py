@@ -391,6 +391,9 @@ RESCAN_S: Final = 60.0
 """Seconds after which a change is reported without any notification: the operating system drops notifications when more than
 16,384 wait (``fs.inotify.max_queued_events``), and a network file system reports none of other machines."""
 
+OPEN_ATTEMPTS: Final = 10
+"""Attempts to watch directories of which one is removed or moved away between finding and watching it, in microseconds."""
+
 _threads = DaemonThreads("dispatch-folder")
 
 
@@ -415,7 +418,7 @@ class FolderWatch:
 
         Raises:
             ImportError: watchfiles is not installed.
-            OSError: the limit of watches or instances of inotify is reached.
+            OSError: the limit of watches or instances of inotify is reached, or a directory must not be read.
         """
         notify, paths = await run_in_thread(self._open)
         self._paths = paths
@@ -441,8 +444,17 @@ class FolderWatch:
     def _open(self) -> tuple[RustNotify, WatchedPaths]:
         from watchfiles._rust_notify import RustNotify  # an extra; documented as "Rust backend direct usage"
 
-        paths = find_watched_paths(self._folder)
-        return RustNotify(sorted(paths.directories), False, False, 0, False, True), paths
+        for attempts_left in reversed(range(OPEN_ATTEMPTS)):
+            paths = find_watched_paths(self._folder)
+            try:
+                # Its ignore_permission_denied is False: it ignores every error, those of the limits of inotify, too.
+                return RustNotify(sorted(paths.directories), False, False, 0, False, False), paths
+            except FileNotFoundError:
+                if not attempts_left:
+                    raise
+            except RuntimeError as error:  # the limit of instances
+                raise OSError(str(error)) from error
+        raise AssertionError("the last attempt returns or raises")
 
     def _watch(self, notify: RustNotify, paths: WatchedPaths) -> None:
         is_outdated = False
@@ -721,16 +733,16 @@ class Folder:
         """Yield whenever the folder should be read; first when the operating system reports its changes."""
         if not self.is_watched:
             await asyncio.get_running_loop().create_future()
-        if not is_polling_forced():
-            try:
-                while True:
-                    async with FolderWatch(self.path) as watch:
-                        yield
-                        while await watch.wait():
-                            yield
-            except (ImportError, OSError) as error:
-                self._report_polling(error)
         while True:
+            if not is_polling_forced():
+                try:
+                    while True:
+                        async with FolderWatch(self.path) as watch:
+                            yield
+                            while await watch.wait():
+                                yield
+                except (ImportError, OSError) as error:
+                    self._report_polling(error)
             yield
             await asyncio.sleep(POLL_S)
 
@@ -742,7 +754,8 @@ class Folder:
         if isinstance(error, ImportError):
             _log.info("%s, since watchfiles is missing. For faster changes: %s", scan, install_extra("watch"))
         else:
-            _log.warning("%s, since it cannot be watched (%s). Raise the limits fs.inotify.*", scan, error)
+            fix = "Make it readable" if isinstance(error, PermissionError) else "Raise the limits fs.inotify.*"
+            _log.warning("%s, since it cannot be watched (%s). %s", scan, error, fix)
 
 
 def _without(items: Sequence[Item], kind: str, key: str) -> list[Item]:

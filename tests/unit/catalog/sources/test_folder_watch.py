@@ -10,8 +10,10 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from watchfiles import _rust_notify
 
 from benchmarks.catalog.folder_edits import EditedFolder, replace_file, update_config_map, write_file
 from dispatch import CatalogError, Folder
@@ -274,19 +276,55 @@ async def test_forced_polling_does_not_watch(folder: Path, monkeypatch: pytest.M
         await follower.until(lambda: follower.descriptions["tell-joke"] == "Tell another joke")
 
 
-async def test_the_limit_of_watches_is_reported_once(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    "error",
+    [OSError("OS file watch limit reached."), RuntimeError("Error creating recommended watcher: Too many open files")],
+    ids=["watches", "instances"],
+)
+async def test_a_limit_of_the_operating_system_is_reported_once_and_the_watch_begins_when_there_is_room(
+    folder: Path, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(*_arguments: object) -> object:
-        raise OSError("OS file watch limit reached.")
+    notify, limits = _rust_notify.RustNotify, [error] * 10
+
+    def open_watch(*arguments: Any) -> object:
+        if limits:
+            raise limits.pop()
+        monkeypatch.setattr(folder_module, "POLL_S", 3600.0)  # what follows was not found by a scan
+        return notify(*arguments)
 
     monkeypatch.setattr(folder_module, "POLL_S", 0.05)
-    monkeypatch.setattr("watchfiles._rust_notify.RustNotify", refuse)
-    async with follow(folder):
-        pass
+    monkeypatch.setattr(_rust_notify, "RustNotify", open_watch)
+    async with follow(folder) as follower:
+        assert limits
+        for number in range(len(limits) + 1):  # each is found by a scan, after another attempt
+            write_file(folder, "tool/tell-joke.json", TOOL | {"description": f"Tell joke {number}"})
+            await follower.until(lambda: follower.descriptions["tell-joke"] == f"Tell joke {number}")  # noqa: B023 - at once
+        assert not limits
+        write_file(folder, "tool/tell-joke.json", CHANGED)
+        await follower.until(lambda: follower.descriptions["tell-joke"] == "Tell another joke")
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert "OS file watch limit reached" in record.getMessage()
+    assert str(error) in record.getMessage()
+    assert record.getMessage().endswith("Raise the limits fs.inotify.*")
+
+
+async def test_a_folder_that_moves_while_its_watch_is_opened_is_watched(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notify, opened = _rust_notify.RustNotify, []
+
+    def open_while_it_is_away(*arguments: Any) -> object:
+        opened.append(arguments)
+        elsewhere = folder.rename(folder.with_name("elsewhere")) if len(opened) == 1 else folder
+        try:
+            return notify(*arguments)
+        finally:
+            elsewhere.rename(folder)
+
+    monkeypatch.setattr(_rust_notify, "RustNotify", open_while_it_is_away)
+    async with follow(folder) as follower:
+        write_file(folder, "tool/tell-joke.json", CHANGED)
+        await follower.until(lambda: follower.descriptions["tell-joke"] == "Tell another joke")
 
 
 @pytest.mark.parametrize("layout", ["plain", "config-map", "release"])
