@@ -25,9 +25,10 @@ RECONNECT_WAIT_S = 10.0
 pulsar-client reconnects within milliseconds to a second when topics have moved to another broker. A broker that is killed
 keeps its topics until its session with the metadata store ends, and the only one of a cluster starts in seven seconds."""
 
-PEER_BACK_S = 5.0
+PEER_BACK_S = 8.0
 """Seconds after a topic was lost in which a peer may not be back there yet: its client finds the new owner by itself, with a
-backoff, and what is sent to a topic without a consumer is dropped."""
+backoff, and what is sent to a topic without a consumer is dropped. Its attempt to open the topic takes 5 s if the former
+owner hangs."""
 
 
 POLL_S = 0.1

@@ -15,7 +15,7 @@ from dispatch.errors import TransportError
 from dispatch.transports import DurableMessage, Mode, Publisher, Ticket
 from dispatch.transports.base import Security
 from dispatch.transports.errors import unreachable
-from dispatch.transports.pulsar.client import close_opened
+from dispatch.transports.pulsar.client import OPERATION_TIMEOUT_S, close_opened
 from dispatch.transports.pulsar.supervisor import GRACE_S, POLL_S
 from dispatch.transports.pulsar.transport import PulsarSubscription, PulsarTransport
 
@@ -200,6 +200,13 @@ class FakeLink:
     async def close_listening(self, consumer: FakeConsumer, _topic: str) -> None:
         await close_opened(consumer)
 
+    async def replies(self, consumer: FakeConsumer) -> bool:
+        self.broker.questions.append(consumer.topic)
+        if consumer.topic in self.broker.hung:
+            await asyncio.sleep(OPERATION_TIMEOUT_S)
+            return False
+        return consumer.is_connected()
+
     async def answers(self, consumer: FakeConsumer) -> bool:
         self.broker.asked += 1
         return consumer.is_connected()
@@ -262,6 +269,10 @@ class FakeBroker:
         self.while_looking: Exception | None = None
         self.asked = 0
         """Round trips that were asked for, to be sure of acknowledgements."""
+        self.hung: set[str] = set()
+        """Topics whose owners do not reply, while their connections are open."""
+        self.questions: list[str] = []
+        """Topics whose owners were asked whether they reply."""
         self.gate = asyncio.Event()
         self.gate.set()
 

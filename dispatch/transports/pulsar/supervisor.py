@@ -99,12 +99,16 @@ POLL_S = 0.25
 """Seconds between two checks of the connections."""
 GRACE_S = 1.0
 """Seconds for pulsar-client to reconnect by itself (a topic that moves to another broker takes milliseconds)."""
-LOST_S = 10.0
+LOST_S = 15.0
 """Seconds for which a topic without a connection is remembered: longer than a peer is given to answer."""
 SILENT_S = 0.5
-"""Seconds without a receipt of a publish before a handshake probes the broker: a receipt takes milliseconds."""
+"""Seconds without a receipt of a publish before a handshake probes the broker, or without a reply of the owner of a topic
+before it counts as lost: both take milliseconds."""
 HUNG_S = 2.0
-"""Seconds without a receipt of a publish before the other brokers of a list are probed: the owner of its topic may hang."""
+"""Seconds without a receipt or a reply before the brokers of a list are probed: the owner of the topic may hang."""
+ASKED_AT_ONCE = 2
+"""Subscriptions whose owners are asked in one poll, in turn: bounds the cost of idle topics (8 questions of 0.2 ms each
+second). One topic of a broker that hangs is enough to find it."""
 OPEN_S = 15.0
 """Seconds to open a topic of a broker that replies to handshakes: one that has just started, on a busy machine, opens its
 first topic later than pulsar-client waits (5 s)."""
@@ -150,6 +154,12 @@ class SupervisedConnection(Protocol):
     def find_stuck(self) -> object | None:
         """Return the same for each topic alone: the publish without a receipt, although other topics have some."""
 
+    def find_silent_topics(self, before: float) -> Iterable[str]:
+        """Return the topics with a packet sent ``before`` that has no receipt."""
+
+    def subscriptions(self) -> Iterable[TopicHandle]:
+        """Return those of the handles that are subscriptions."""
+
     async def release_on_demand(self, lost: Iterable[TopicHandle]) -> None:
         """Close those of ``lost`` that the next message opens again, without publishes in flight: they are no handles until
         then, so that topics of processes that have ended are not created again."""
@@ -194,7 +204,13 @@ class ConnectionSupervisor:
         self._lost: dict[TopicHandle, float] = {}
         """Handles that are lost while others are connected, and since when."""
         self._lost_at: dict[str, float] = {}
-        """When topics were last seen without a connection; those of the last seconds."""
+        """When topics were last seen without a connection, or a reply of their owner; those of the last seconds."""
+        self._asking: dict[TopicHandle, asyncio.Task[None]] = {}
+        """Subscriptions whose owners are being asked whether they reply."""
+        self._turn: list[TopicHandle] = []
+        """All subscriptions; those first that were asked longest ago."""
+        self._unanswered: dict[TopicHandle, float] = {}
+        """Since when the owners of subscriptions have not replied."""
         self._ended = False
         self._unacknowledged: object | None = None
         self._unacknowledged_since = 0.0
@@ -271,7 +287,7 @@ class ConnectionSupervisor:
         """Stop supervising, and end the wait of callers for a connection."""
         self._ended = True
         self._up.set()
-        await cancel_and_wait((self._task, *self._retrying))
+        await cancel_and_wait((self._task, *self._retrying, *self._asking.values()))
 
     async def close(self) -> None:
         """Close the client."""
@@ -362,6 +378,45 @@ class ConnectionSupervisor:
                 return True
         return self._silent_for(asyncio.get_running_loop().time()) >= SILENT_S
 
+    def replies(self, subscription: TopicHandle) -> bool:
+        """Return whether the owner of the topic of ``subscription`` replies, as far as is known; ask it."""
+        self._ask(subscription)
+        since = self._unanswered.get(subscription, math.inf)
+        return asyncio.get_running_loop().time() - since < SILENT_S
+
+    def _ask(self, subscription: TopicHandle) -> None:
+        link = subscription.link
+        if self._ended or link is None or subscription in self._asking:
+            return
+        loop = asyncio.get_running_loop()
+        self._unanswered.setdefault(subscription, loop.time())
+        self._asking[subscription] = loop.create_task(self._await_reply(link, subscription), name="dispatch-pulsar-ask")
+
+    async def _await_reply(self, link: PulsarClient, subscription: TopicHandle) -> None:
+        raw = subscription.raw
+        try:
+            if await link.replies(raw) or raw is not subscription.raw:
+                self._unanswered.pop(subscription, None)
+        finally:
+            del self._asking[subscription]
+
+    def _ask_owners(self, connected: Collection[TopicHandle]) -> None:
+        """Ask those again that have not replied; and of a list of brokers, the owners of some subscriptions, in turn."""
+        for each in list(self._unanswered):
+            if each in connected:
+                self._ask(each)
+            else:
+                del self._unanswered[each]
+        if not self._has_alternatives:
+            return
+        known = set(self._owner.subscriptions())
+        turn = [each for each in self._turn if each in known]
+        turn += known.difference(turn)
+        asked = [each for each in turn if each in connected and each not in self._asking][:ASKED_AT_ONCE]
+        self._turn = [*(each for each in turn if each not in asked), *asked]
+        for each in asked:
+            self._ask(each)
+
     def _silent_for(self, now: float) -> float:
         """Return for how many seconds a publish has been without its receipt."""
         publish = self._owner.find_unacknowledged()
@@ -397,6 +452,7 @@ class ConnectionSupervisor:
             handles = [handle for handle in self._owner.handles() if handle not in self.backoff]
             lost = [handle for handle in handles if not handle.raw.is_connected()]
             self._record_lost(lost, loop.time())
+            self._ask_owners(set(handles).difference(lost))
             self._owner.release_held()
             if self.down_since is None and (not lost or len(lost) < len(handles)):
                 await self._follow_broker(lost)
@@ -405,7 +461,7 @@ class ConnectionSupervisor:
                 self._record_reconnect()
             if self.down_since is None and not silent and (not lost or len(lost) < len(handles)):
                 self._reopen_lost(lost, loop.time())  # the broker replies: other topics are not affected
-                if self._has_alternatives and await self._another_hangs(loop.time()):
+                if self._has_alternatives and await self._owner_hangs(loop.time()):
                     await self._try_relink()
                 continue
             self._lost.clear()
@@ -422,8 +478,16 @@ class ConnectionSupervisor:
     def _record_lost(self, lost: list[TopicHandle], now: float) -> None:
         if self._lost_at:
             self._lost_at = {topic: at for topic, at in self._lost_at.items() if now - at < LOST_S}
+        self._lost_at |= dict.fromkeys(self._owner.find_silent_topics(now - SILENT_S), now)
         for handle in lost:
             self._lost_at[handle.topic] = now
+        for handle, since in self._unanswered.items():
+            if now - since >= SILENT_S:
+                self._lost_at[handle.topic] = now
+
+    def record_reopened(self, topic: str) -> None:
+        """A topic was without a connection until now: its peers may not be back there yet."""
+        self._lost_at[topic] = asyncio.get_running_loop().time()
 
     async def _follow_broker(self, lost: Collection[TopicHandle]) -> None:
         """Ask another broker of the list for the owners of topics if that of the current client does not reply any more.
@@ -447,19 +511,28 @@ class ConnectionSupervisor:
             else:
                 self._is_in_doubt = True
 
-    async def _another_hangs(self, now: float) -> bool:
-        """Return whether the owner of a topic without receipts hangs, which pulsar-client detects after 30 to 60 s: another
-        broker of the list than that of the client does not reply."""
+    async def _owner_hangs(self, now: float) -> bool:
+        """Return whether the owner of a topic without receipts or replies hangs, which pulsar-client detects after 30 to
+        60 s: a broker of the list does not reply. The next client asks one that does."""
         stuck = self._owner.find_stuck()
         if stuck is None or stuck != self._stuck:
             self._stuck, self._stuck_since = stuck, now
-        if now - self._stuck_since < HUNG_S:
+        if now - min((self._stuck_since, *self._unanswered.values())) < HUNG_S:
             return False
         self._stuck_since = now + HUNG_S  # another broker takes over meanwhile
-        others = [url for url in broker_urls(self.url) if url != self._broker_url]
-        probes = (shake_hands(url, self._security, TIMEOUT_S) for url in others)
+        self._unanswered = dict.fromkeys(self._unanswered, now + HUNG_S)
+        urls = broker_urls(self.url)
+        probes = (shake_hands(url, self._security, TIMEOUT_S) for url in urls)
         replies = await asyncio.gather(*probes, return_exceptions=True)
-        return any(isinstance(reply, TransportError) for reply in replies)
+        silent = [url for url, reply in zip(urls, replies, strict=True) if isinstance(reply, TransportError)]
+        if not silent:
+            return False
+        try:
+            await self._find_broker(PROBE_TIMEOUT_S)
+        except TransportError:
+            return False
+        logger.warning("%s: no reply; all topics are opened again, on their next owners", ", ".join(silent))
+        return True
 
     async def _is_back(self, silent: bool) -> bool:
         """Return whether a broker replies that requires a new client: any, or another one than the current one if that is
@@ -502,6 +575,7 @@ class ConnectionSupervisor:
             self._close_behind(self._link, *self._retired)
         self._owner.on_client_replaced()
         self._silent, self._unacknowledged = False, None
+        self._unanswered.clear()
         self._link = PulsarClient(self._broker_url, self._security)
         handles = self._owner.handles()
         errors = await asyncio.gather(*(self._reopen(handle) for handle in handles))
@@ -527,6 +601,8 @@ class ConnectionSupervisor:
             )  # of a previous client, or closed meanwhile: it would consume messages without a handler
             return None
         handle.raw = raw
+        self._unanswered.pop(handle, None)
+        self.record_reopened(handle.topic)
         return None
 
     def _set_aside(

@@ -10,8 +10,8 @@ import asyncio
 import atexit
 import contextlib
 import ctypes
-import itertools
 import logging
+import math
 import os
 import sys
 import time
@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dispatch._internal import cancel_and_wait
+from dispatch._internal import cancel_and_wait, loop_clock
 from dispatch.errors import TransportError
 from dispatch.messaging.wire import MAX_MESSAGE_BYTES, PROPERTIES_BYTES, is_inbox, is_reply_inbox
 from dispatch.transports.base import (
@@ -49,7 +49,7 @@ from dispatch.transports.pulsar.client import (
     receive_arrived,
     send_plain,
 )
-from dispatch.transports.pulsar.supervisor import ConnectionSupervisor, TopicHandle
+from dispatch.transports.pulsar.supervisor import SILENT_S, ConnectionSupervisor, TopicHandle
 
 if TYPE_CHECKING:
     from dispatch.transports.pulsar.client import PulsarClient
@@ -255,17 +255,19 @@ class MessageSender:
         """One of :attr:`receipts` is a failure, or has a callback."""
         self.packets = PacketReceipts(self._on_packet_receipt)
         """Packets of sessions on the current client."""
-        self._witnesses: dict[PulsarPublisher, int] = {}
-        """Numbers of packets without a receipt, one of each topic: if its broker hangs, the others have none either."""
-        self._numbers = itertools.count()
+        self._witnesses: dict[PulsarPublisher, float] = {}
+        """When a packet without a receipt was sent, one of each topic: if its broker hangs, the others have none either."""
         self._dropped_before = 0
         self._writers: deque[tuple[Callable[[], bool], asyncio.Future[None]]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._clock: Callable[[], float] = time.monotonic
+        """That of the event loop, from :meth:`start` on."""
         self._is_closed = False
 
     def start(self) -> None:
         """Call callbacks on the running event loop."""
         self._loop = asyncio.get_running_loop()
+        self._clock = loop_clock()
 
     def submit(self, ticket: PulsarTicket, size: int) -> None:
         """Send ``ticket``, or queue it, as :meth:`dispatch.transports.base.Publisher.publish`.
@@ -309,7 +311,7 @@ class MessageSender:
             return self._hold(publisher, payload)
         on_receipt = packets.on_receipt
         if publisher not in self._witnesses:
-            self._witnesses[publisher] = next(self._numbers)
+            self._witnesses[publisher] = self._clock()
             on_receipt = partial(self._on_witness_receipt, publisher, packets)
         try:
             send_plain(publisher.raw, payload, on_receipt)
@@ -506,8 +508,16 @@ class MessageSender:
         return self._oldest
 
     def find_stuck(self) -> object | None:
-        """The same for each topic alone: a ticket, or the number of a packet."""
+        """The same for each topic alone: a ticket, or when a packet was sent."""
         return self._oldest or min(list(self._witnesses.values()), default=None)
+
+    def find_silent_topics(self, before: float) -> Iterable[str]:
+        """See :class:`~dispatch.transports.pulsar.supervisor.SupervisedConnection`."""
+        return [publisher.topic for publisher, sent_at in list(self._witnesses.items()) if sent_at <= before]
+
+    def is_silent(self, publisher: PulsarPublisher) -> bool:
+        """Return whether a packet for the topic of ``publisher`` has been without a receipt for longer than one takes."""
+        return self._clock() - self._witnesses.get(publisher, math.inf) >= SILENT_S
 
     def stop(self) -> None:
         """Send nothing more."""
@@ -871,9 +881,11 @@ class PulsarTransport:
     def was_disconnected_since(self, instant: float, topics: Collection[str] = ()) -> bool:
         if self._supervisor.was_disconnected_since(instant, topics):
             return True
-        handles: list[TopicHandle] = [each for topic in topics if (each := self._publishers.get(topic)) is not None]
-        handles += [each for each in self._subscriptions if each.topic in topics]
-        return not all(each.raw.is_connected() for each in handles)
+        publishers = [each for topic in topics if (each := self._publishers.get(topic)) is not None]
+        if any(self._sender.is_silent(each) or not each.raw.is_connected() for each in publishers):
+            return True
+        subscriptions = [each for each in self._subscriptions if each.topic in topics]
+        return not all(each.raw.is_connected() and self._supervisor.replies(each) for each in subscriptions)
 
     def on_connection_change(self, listener: ConnectionListener) -> None:
         self._supervisor.listeners.append(listener)
@@ -1013,6 +1025,7 @@ class PulsarTransport:
             await close_opened(raw)
             return
         publisher.raw, publisher.is_dormant, publisher.error = raw, False, None
+        self._supervisor.record_reopened(publisher.topic)
         self._sender.send_waiting(publisher)
 
     @property
@@ -1159,6 +1172,14 @@ class PulsarTransport:
     def find_stuck(self) -> object | None:
         """See :meth:`dispatch.transports.pulsar.transport.MessageSender.find_stuck`."""
         return self._sender.find_stuck()
+
+    def find_silent_topics(self, before: float) -> Iterable[str]:
+        """See :class:`~dispatch.transports.pulsar.supervisor.SupervisedConnection`."""
+        return self._sender.find_silent_topics(before)
+
+    def subscriptions(self) -> Iterable[TopicHandle]:
+        """See :class:`~dispatch.transports.pulsar.supervisor.SupervisedConnection`."""
+        return self._subscriptions
 
     @property
     def is_limit_stale(self) -> bool:

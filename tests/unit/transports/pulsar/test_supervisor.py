@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from dispatch.errors import TransportError
-from dispatch.transports.base import RECONNECT_WAIT_S, Mode, Security
+from dispatch.transports.base import PEER_BACK_S, RECONNECT_WAIT_S, Mode, Security
 from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar import supervisor
-from dispatch.transports.pulsar.handshake import HEAD_START_S
-from dispatch.transports.pulsar.supervisor import GRACE_S, OPEN_S, POLL_S, PROBE_TIMEOUT_S, SILENT_S
+from dispatch.transports.pulsar.handshake import HEAD_START_S, TIMEOUT_S
+from dispatch.transports.pulsar.supervisor import (
+    ASKED_AT_ONCE,
+    GRACE_S,
+    HUNG_S,
+    OPEN_S,
+    POLL_S,
+    PROBE_TIMEOUT_S,
+    SILENT_S,
+)
 from dispatch.transports.pulsar.transport import PulsarTransport
 from tests.helpers.clock import advance
 from tests.helpers.fake_pulsar import (
@@ -400,6 +409,97 @@ async def test_topics_are_opened_again_when_the_owner_of_one_hangs(cluster: Clus
             await advance(POLL_S)
         assert transport.connected
     assert cluster.clients == [A, A]
+
+
+@pytest.mark.parametrize(("hangs", "clients"), [(A, [A, B]), (B, [A, A])])
+async def test_topics_are_opened_again_when_the_owner_of_a_subscription_hangs(
+    cluster: Cluster, hangs: str, clients: list[str]
+) -> None:
+    """A service hears nothing in that case, as if nobody called it."""
+    got: list[Any] = []
+    async with cluster.connected() as transport:
+        await listen(transport, got.append)
+        await transport.publisher(OTHER)
+        cluster.away.add(hangs)
+        cluster.broker.hung.add(TOPIC)
+        await advance(HUNG_S + TIMEOUT_S + HEAD_START_S + 4 * POLL_S)
+        cluster.broker.hung.clear()
+        cluster.broker.consumer().deliver("one")
+        await advance(POLL_S)
+        assert transport.connected
+    assert (cluster.clients, got) == (clients, ["one"])
+
+
+async def test_a_subscription_whose_owner_is_slow_is_left_alone_while_all_brokers_reply(cluster: Cluster) -> None:
+    async with cluster.connected() as transport:
+        await listen(transport, lambda _: None)
+        cluster.broker.hung.add(TOPIC)
+        await advance(20)
+    assert cluster.clients == [A]
+
+
+async def test_the_owners_of_many_idle_subscriptions_are_asked_in_turn(cluster: Cluster) -> None:
+    topics = [f"{TOPIC}-{number}" for number in range(40)]
+    async with cluster.connected() as transport:
+        for topic in topics:
+            await transport.subscribe(topic, lambda _: None, mode=Mode.SHARED, name="work")
+        polls = 2 * len(topics) // ASKED_AT_ONCE
+        await advance(polls * POLL_S + POLL_S / 2)
+        questions = Counter(cluster.broker.questions)
+    assert questions == dict.fromkeys(topics, 2)
+
+
+@pytest.mark.parametrize("is_in_time", [True, False])
+async def test_a_topic_without_receipts_counts_as_lost_while_others_have_them(
+    broker: FakeBroker, is_in_time: bool
+) -> None:
+    async with connected() as transport:
+        stuck, fine = await transport.publisher(TOPIC), await transport.publisher(OTHER)
+        stuck.send_packet(b"a")
+        for _ in range(4):
+            fine.send_packet(b"b")
+            broker.producer(OTHER).receipts()
+            await advance(SILENT_S / 4)
+            if is_in_time:
+                broker.producer(TOPIC).receipts()
+        assert transport.was_disconnected_since(now(), [TOPIC]) is not is_in_time
+        assert not transport.was_disconnected_since(now(), [OTHER])
+        await advance(POLL_S)
+        broker.producer(TOPIC).receipts()
+        await advance(PEER_BACK_S - 2 * POLL_S)
+        assert transport.was_disconnected_since(now() - PEER_BACK_S, [TOPIC]) is not is_in_time
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+async def test_a_silent_peer_is_excused_while_the_owner_of_the_own_topic_hangs(broker: FakeBroker, hangs: bool) -> None:
+    async with connected() as transport:
+        await listen(transport, lambda _: None)
+        await advance(10)
+        assert broker.questions == [], "there is no other broker, and no doubt"
+        if hangs:
+            broker.hung.add(TOPIC)
+        assert not transport.was_disconnected_since(now(), [TOPIC])
+        await advance(SILENT_S)
+        assert transport.was_disconnected_since(now(), [TOPIC]) is hangs
+        broker.hung.clear()
+        await advance(10)
+        assert not transport.was_disconnected_since(now(), [TOPIC])
+
+
+async def test_a_topic_counts_as_lost_until_it_is_open_again(broker: FakeBroker) -> None:
+    """Its peers may be back later than this process: they open it by themselves."""
+    async with connected() as transport:
+        await transport.publisher(OTHER)
+        await transport.publisher(TOPIC)
+        broker.always_refused[TOPIC] = unreachable(URL)
+        broker.producer(TOPIC).closed = True
+        await advance(20)
+        broker.always_refused.clear()
+        await advance(1)
+        assert broker.producer(TOPIC).is_connected()
+        await advance(PEER_BACK_S - 2)
+        assert transport.was_disconnected_since(now() - PEER_BACK_S, [TOPIC])
+        assert not transport.was_disconnected_since(now() - PEER_BACK_S, [OTHER])
 
 
 async def test_a_slow_receipt_does_not_disturb_topics_while_all_brokers_reply(cluster: Cluster) -> None:
