@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import dispatch
-from benchmarks.cluster.faults import SETTINGS, VICTIMS, Load, evaluate, loaded, measure
+from benchmarks.cluster.faults import SETTINGS, VICTIMS, Load, evaluate, loaded, measure, owners
 from benchmarks.harness.processes import ROOT
 from benchmarks.suites.former_release import export_former_release
 from dispatch.devtools.localbroker import Endpoint, cache_dir, fetch_distribution, find_free_ports
@@ -70,6 +71,26 @@ def test_no_call_in_a_session_is_lost_and_none_runs_twice(fault: str, cluster: L
     assert finding.calls > 1_000
     assert (finding.lost, finding.twice_in_sessions) == (0, 0), finding
     assert finding.failed_share("session") <= 0.002, finding
+
+
+@pytest.mark.soak
+@pytest.mark.wall_clock
+async def test_an_idle_service_is_in_reach_again_while_the_owner_of_its_topic_hangs(cluster: LocalCluster) -> None:
+    """Nothing tells it: it hears nothing, as if nobody called. pulsar-client notices after 30 to 60 s."""
+    service = unique_topic()
+    async with (
+        dispatch.ToolServer(Echo(), cluster.service_url, service=service),
+        dispatch.connect(cluster.service_url, catalog_of(service)) as dispatcher,
+    ):
+        assert (await dispatcher.execute("echo", {}, timeout=20)).ok
+        owned = await asyncio.to_thread(owners, cluster)
+        (number,) = (owner for topic, owner in owned.items() if "/dispatch-instance-" in topic and service in topic)
+        cluster.pause(number)
+        try:
+            result = await dispatcher.execute("echo", {}, timeout=25)
+        finally:
+            cluster.resume(number)
+        assert result.ok, result.error
 
 
 @pytest.mark.soak

@@ -16,7 +16,6 @@ from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar import supervisor
 from dispatch.transports.pulsar.handshake import HEAD_START_S, TIMEOUT_S
 from dispatch.transports.pulsar.supervisor import (
-    ASKED_AT_ONCE,
     GRACE_S,
     HUNG_S,
     OPEN_S,
@@ -443,8 +442,7 @@ async def test_the_owners_of_many_idle_subscriptions_are_asked_in_turn(cluster: 
     async with cluster.connected() as transport:
         for topic in topics:
             await transport.subscribe(topic, lambda _: None, mode=Mode.SHARED, name="work")
-        polls = 2 * len(topics) // ASKED_AT_ONCE
-        await advance(polls * POLL_S + POLL_S / 2)
+        await advance(2 * len(topics) * POLL_S + POLL_S / 2)
         questions = Counter(cluster.broker.questions)
     assert questions == dict.fromkeys(topics, 2)
 
