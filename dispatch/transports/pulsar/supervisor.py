@@ -443,37 +443,45 @@ class ConnectionSupervisor:
         return False
 
     async def _supervise(self) -> None:
-        loop = asyncio.get_running_loop()
+        is_reported = False
         while True:
             await asyncio.sleep(POLL_S)
-            if self._owner.is_limit_stale:
-                with contextlib.suppress(Exception):  # of any kind, as below; the next check asks again
-                    await self._probe_broker()
-            handles = [handle for handle in self._owner.handles() if handle not in self.backoff]
-            lost = [handle for handle in handles if not handle.raw.is_connected()]
-            self._record_lost(lost, loop.time())
-            self._ask_owners(set(handles).difference(lost))
-            self._owner.release_held()
-            if self.down_since is None and (not lost or len(lost) < len(handles)):
-                await self._follow_broker(lost)
-            silent = not lost and await self._is_silent()
-            if handles and not (lost or silent) and self.down_since is not None:
-                self._record_reconnect()
-            if self.down_since is None and not silent and (not lost or len(lost) < len(handles)):
-                self._reopen_lost(lost, loop.time())  # the broker replies: other topics are not affected
-                if self._has_alternatives and await self._owner_hangs(loop.time()):
-                    await self._try_relink()
-                continue
-            self._lost.clear()
-            if self.down_since is None:
-                self.down_since = self._unacknowledged_since if silent else loop.time()
-                self._up.clear()
-                logger.warning("connection to %s lost", self.url)
-                self._notify(False, 0.0)
-            if loop.time() - self.down_since >= GRACE_S:
-                await self._owner.release_on_demand(lost)
-                if await self._is_back(silent):
-                    await self._try_relink()
+            try:
+                await self._check(asyncio.get_running_loop())
+            except Exception:  # of any kind: without a supervisor the connection would never come back
+                if not is_reported:
+                    logger.exception("a check of the connection to %s failed; it is checked again", self.url)
+                is_reported = True
+
+    async def _check(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._owner.is_limit_stale:
+            with contextlib.suppress(Exception):  # of any kind, as below; the next check asks again
+                await self._probe_broker()
+        handles = [handle for handle in self._owner.handles() if handle not in self.backoff]
+        lost = [handle for handle in handles if not handle.raw.is_connected()]
+        self._record_lost(lost, loop.time())
+        self._ask_owners(set(handles).difference(lost))
+        self._owner.release_held()
+        if self.down_since is None and (not lost or len(lost) < len(handles)):
+            await self._follow_broker(lost)
+        silent = not lost and await self._is_silent()
+        if handles and not (lost or silent) and self.down_since is not None:
+            self._record_reconnect()
+        if self.down_since is None and not silent and (not lost or len(lost) < len(handles)):
+            self._reopen_lost(lost, loop.time())  # the broker replies: other topics are not affected
+            if self._has_alternatives and await self._owner_hangs(loop.time()):
+                await self._try_relink()
+            return
+        self._lost.clear()
+        if self.down_since is None:
+            self.down_since = self._unacknowledged_since if silent else loop.time()
+            self._up.clear()
+            logger.warning("connection to %s lost", self.url)
+            self._notify(False, 0.0)
+        if loop.time() - self.down_since >= GRACE_S:
+            await self._owner.release_on_demand(lost)
+            if await self._is_back(silent):
+                await self._try_relink()
 
     def _record_lost(self, lost: list[TopicHandle], now: float) -> None:
         if self._lost_at:

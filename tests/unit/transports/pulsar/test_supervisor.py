@@ -500,6 +500,25 @@ async def test_a_topic_counts_as_lost_until_it_is_open_again(broker: FakeBroker)
         assert not transport.was_disconnected_since(now() - PEER_BACK_S, [OTHER])
 
 
+async def test_a_connection_is_supervised_after_an_error_of_any_kind(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> bool:
+        raise RuntimeError("pulsar-client has a new kind of error")
+
+    async with connected() as transport:
+        await transport.publisher(TOPIC)
+        with monkeypatch.context() as failing:
+            failing.setattr(broker.producer(), "is_connected", fail)
+            await advance(3 * POLL_S)
+        broker.restarts()
+        await advance(REPLACED_S)
+        assert (transport.connected, transport.reconnects) == (True, 1)
+    assert [record.message for record in caplog.records if record.exc_info] == [
+        f"a check of the connection to {URL} failed; it is checked again"
+    ]
+
+
 async def test_a_slow_receipt_does_not_disturb_topics_while_all_brokers_reply(cluster: Cluster) -> None:
     async with cluster.connected() as transport:
         send(await transport.publisher(TOPIC), Failures(), "a1")
