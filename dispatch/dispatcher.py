@@ -26,7 +26,7 @@ from dispatch.admin import Admin, read_admin
 from dispatch.balancing.instances import InstanceView
 from dispatch.calls.attempt import CallOptions
 from dispatch.calls.call import Calls, FinishedCall
-from dispatch.calls.error_messages import error_from_rejection
+from dispatch.calls.error_messages import error_from_failed_sources, error_from_rejection
 from dispatch.calls.fleet import FleetLink, fleet_topic
 from dispatch.calls.local import LocalInstance
 from dispatch.calls.resolution import LiveCatalog, ResolvedTool, find_alternatives, list_visible, resolve_visible
@@ -38,7 +38,7 @@ from dispatch.catalog.merge import CatalogLike
 from dispatch.catalog.registry import Registry
 from dispatch.catalog.sources import Source
 from dispatch.documents import thaw
-from dispatch.errors import DispatchError
+from dispatch.errors import DispatchError, ErrorType, RejectedError
 from dispatch.functions.sources import MODULE_PROVIDERS, Providers
 from dispatch.permissions import Authorizer, Grants, GrantsFunction
 from dispatch.policy import DEFAULT_POLICY, PolicyLike
@@ -759,9 +759,15 @@ class Dispatcher:
                 error = error_from_rejection(Rejection("balancer", "no-instance", FIRST_RETRY_S), tool)
                 self._running.observe_unresolved(tool, error, user)
                 raise error
-        return await self._running.select_tool(
-            self._live.resolver, self._authorizer, tool, version, user, idempotency_key
-        )
+        try:
+            return await self._running.select_tool(
+                self._live.resolver, self._authorizer, tool, version, user, idempotency_key
+            )
+        except RejectedError as error:
+            failed = [each.id for each in self._live.registry.sources() if each.state == "failed"]
+            if error.type != ErrorType.UNKNOWN_TOOL or not failed:
+                raise
+            raise error_from_failed_sources(error, failed) from None
 
     async def stream(
         self,

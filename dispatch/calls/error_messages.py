@@ -553,6 +553,17 @@ def error_from_unknown_name(unknown: UnknownToolError | UnknownServiceError) -> 
     )
 
 
+def error_from_failed_sources(error: RejectedError, sources: Sequence[str]) -> RejectedError:
+    """Return ``error``, of a call of an unknown tool, with the ``sources`` that have failed and might have it."""
+    what = "source has" if len(sources) == 1 else "sources have"
+    return RejectedError(
+        error.type,
+        f"{error.message} It may be missing because the {what} failed: {join_names(sources)} (the log says why).",
+        rejected_by=error.rejected_by,
+        alternatives=error.alternatives,
+    )
+
+
 def error_from_version_mismatch(tool: str, range: str, available: Sequence[str]) -> RejectedError:
     """Return the error of a call whose ``version`` no version of the tool satisfies.
 

@@ -167,6 +167,10 @@ async def test_a_source_out_of_reach_or_unfit_is_added_as_well() -> None:
         assert problems["away"] == ("failed", "ConnectionError: no answer")
         state, problem = problems["unfit"]
         assert (state, "delivers dict, which is no Item" in problem) == ("failed", True)
+        error = (await dispatcher.execute("calendar", {})).error
+        assert error is not None
+        assert error.type == "unknown-tool"
+        assert "It may be missing because the sources have failed: away, unfit (the log says why)." in error.message
         unfit.items = [Item("x", "tool", None, {})]
         with pytest.raises(TypeError, match="is no text"):
             await dispatcher.registry.refresh("unfit")
