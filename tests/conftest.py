@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,6 +75,25 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if is_broker_started and choose_launcher() == "process" and find_distribution() is None:
         # The controller downloads Pulsar once; the workers would do it at the same time, and cannot show progress.
         fetch_distribution(_print_progress)
+
+
+_directories = pytest.StashKey[dict[Path, pytest.Directory]]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Keep one node for each folder: pytest 9.1 makes others for the folders beside a module that is an argument, and these
+    are without the fixtures of their conftest.py (pytest's issue 14635, corrected in 9.2).
+    """
+    report = yield
+    if isinstance(collector, pytest.Directory) and report.passed:
+        known = collector.session.stash.setdefault(_directories, {})
+        report.result = [
+            known.setdefault(node.path, node) if isinstance(node, pytest.Directory) else node for node in report.result
+        ]
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)
