@@ -37,8 +37,9 @@ from dispatch.functions.schema import (
     read_parameters,
     unwrap,
 )
-from dispatch.messaging.wire import Refusal, check_result_text, local_queue, local_reply_queue, result_text
+from dispatch.messaging.wire import Refusal, local_queue, local_reply_queue
 from dispatch.routing.instance import Instances
+from dispatch.serving.replies import write_result
 from dispatch.serving.tool_service import RefusedRequestError, ToolExecutor
 
 # Values that are injected into parameters of functions, by the type of the parameter.
@@ -370,8 +371,8 @@ class FunctionExecutor:
             while inspect.isawaitable(result):
                 result = await result
             if isinstance(result, AsyncIterator):
-                return _write_chunks(result)
-        return write_result(result)
+                return _write_chunks(result, call.tool)
+        return write_result(result, call.tool)
 
     async def _inject(self, tool: FunctionTool, call: FunctionCall, named: dict[str, Any]) -> None:
         for name, type in tool.injected.items():
@@ -399,24 +400,12 @@ class FunctionExecutor:
             raise
 
 
-def write_result(result: Any) -> str:
-    """Return the result of a function as text that can be sent (:func:`~dispatch.messaging.wire.result_text`).
-
-    Raises:
-        ToolError: ``invalid-result``: JSON cannot express it, or it has half of a surrogate pair, or a number that JSON
-            does not have.
-    """
-    text = result_text(result)
-    check_result_text(text)
-    return text
-
-
-async def _write_chunks(chunks: AsyncIterator[Any]) -> AsyncIterator[str]:
+async def _write_chunks(chunks: AsyncIterator[Any], tool: str) -> AsyncIterator[str]:
     async with contextlib.AsyncExitStack() as stack:
         if hasattr(chunks, "aclose"):
             stack.push_async_callback(chunks.aclose)
         async for chunk in chunks:
-            yield write_result(chunk)
+            yield write_result(chunk, tool)
 
 
 def _error_from_unknown(tool: str, key: object) -> RejectedError:

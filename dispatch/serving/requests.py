@@ -13,7 +13,7 @@ from typing import Protocol
 
 from dispatch._internal import DeadlineTimer, ends_task, is_kind, unwrap
 from dispatch.errors import DispatchError, ErrorType
-from dispatch.messaging.wire import MalformedMessageError, Refusal, Request, decode_request, is_oversized, result_text
+from dispatch.messaging.wire import MalformedMessageError, Refusal, Request, decode_request, is_oversized
 from dispatch.result import read_tool_error
 from dispatch.serving.fair_places import FairPlaces
 from dispatch.serving.replies import (
@@ -21,9 +21,11 @@ from dispatch.serving.replies import (
     MAX_DUPLICATES,
     IdempotencyKeys,
     InboundRequest,
+    InvalidResultError,
     KeyedExecution,
     RecordedReplies,
     ReplySender,
+    write_result,
 )
 from dispatch.serving.tool_service import Invoke, RefusedRequestError, ToolExecutor
 from dispatch.telemetry.events import ExceptionLogger
@@ -166,7 +168,7 @@ class RequestRunner:
             elif isinstance(result, AsyncIterator):
                 await self._sender.send_stream(work, result)
             else:
-                self._sender.send_result(work, result_text(result))
+                self._sender.send_result(work, write_result(result))
             end = "ok"
         except RefusedRequestError as refused:
             end = None
@@ -186,7 +188,9 @@ class RequestRunner:
                 end = "error"
                 self.errors += 1
                 self._sender.send_error(work, *read_tool_error(raised))
-                if not is_kind(unwrap(raised), DispatchError):
+                if isinstance(raised, InvalidResultError):
+                    self._sender.log_invalid_result(raised.result, raised.tool)
+                elif not is_kind(unwrap(raised), DispatchError):
                     self._failures.log(f"{self._id} failed", raised, service=self._id)
         finally:
             if end is not None:

@@ -207,6 +207,11 @@ class Line:
     day: datetime.date
 
 
+@dataclass
+class Named:
+    names: dict[Any, int]
+
+
 class Struct(msgspec.Struct):
     a: int
 
@@ -241,6 +246,9 @@ VALUES: dict[str, Any] = {
     "decimal-nan": decimal.Decimal("NaN"),
     "surrogate": "a\ud800",
     "object": object(),
+    "equal-keys": {1: "a", "1": "b"},
+    "equal-inner-keys": [{"days": {DAY: 1, "2026-11-26": 2}}],
+    "equal-field-keys": Named({1: 1, "1": 2}),
 }
 TEXTS = {
     "text": "grüße",
@@ -268,7 +276,25 @@ FAILURES = {
     "inner-infinity": "invalid-result",
     "surrogate": "invalid-result",
     "object": "invalid-result",
+    "equal-keys": "invalid-result",
+    "equal-inner-keys": "invalid-result",
+    "equal-field-keys": "invalid-result",
 }
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        ("equal-keys", "1 and '1' of the whole object"),
+        ("equal-inner-keys", "datetime.date(2026, 11, 26) and '2026-11-26' of /0/days"),
+        ("equal-field-keys", "1 and '1' of /names"),
+    ],
+)
+async def test_two_keys_of_a_result_that_are_one_in_json_are_named(kind: str, keys: str) -> None:
+    async with dispatch.connect("memory://", [dispatch.Functions(give)]) as dispatcher:
+        error = (await dispatcher.execute("give", {"kind": kind})).error
+    assert error is not None
+    assert f"written as JSON (the keys {keys} are one key in JSON; keep one of them)" in error.message
 
 
 async def give(kind: str) -> Any:

@@ -1,17 +1,18 @@
-"""Unexpected exceptions of tools, in services and in this process: one ERROR with a traceback per kind, no user data."""
+"""Unexpected exceptions of tools, in services and in this process: one ERROR with a traceback per kind, no user data.
+Of results of services that cannot be sent: one ERROR with their type."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
 import dispatch
 from dispatch.telemetry.events import MAX_CHAINED, MAX_FRAMES, REPEAT_INTERVAL_S
-from tests.helpers.dispatcher_and_service import dispatching, serving
+from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, catalog, dispatching, serving
 
 SECRET = "4711-0815"
 
@@ -193,3 +194,70 @@ async def test_a_traceback_is_bounded(function: Callable[[str], str], caplog: py
     assert text.count("Traceback") <= MAX_CHAINED
     assert text.count("  File ") <= MAX_CHAINED * MAX_FRAMES
     assert SECRET not in text
+
+
+# -- results that cannot be sent --------------------------------------------------------------------------------------
+
+
+class Account:
+    def __init__(self, number: str) -> None:
+        self.number = number
+
+    def __repr__(self) -> str:
+        return self.number
+
+
+RESULTS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "object": (Account, "an Account"),
+    "inner": (lambda number: [{"account": Account(number)}], "a list with an Account"),
+    "infinite": (lambda number: {number: float("inf")}, "a dict"),
+    "half": (lambda number: f"{number}\ud800", "a str"),
+    "keys": (lambda number: {(number, number): 1}, "a dict"),
+    "equal": (lambda number: {int(number[:4]): 1, number[:4]: 2}, "a dict"),
+}
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("is_function", [False, True])
+@pytest.mark.parametrize("kind", RESULTS)
+async def test_a_service_logs_the_type_of_a_result_that_cannot_be_sent(
+    kind: str, is_function: bool, is_stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    make, shown = RESULTS[kind]
+
+    def work(number: str) -> Any:
+        """Work."""
+        return make(number)
+
+    async def work_in_chunks(number: str) -> AsyncIterator[Any]:
+        """Work."""
+        yield make(number)
+
+    class Whole(dispatch.ToolService):
+        async def invoke(self, config: dict[str, Any], arguments: dict[str, Any]) -> Any:
+            return make(arguments["number"])
+
+    class Chunks(dispatch.ToolService):
+        async def invoke(self, config: dict[str, Any], arguments: dict[str, Any]) -> AsyncIterator[Any]:
+            yield make(arguments["number"])
+
+    function = dispatch.tool(name="work")(work_in_chunks if is_stream else work)
+    served: dict[str, Any] = (
+        {"functions": function} if is_function else {"implementation": Chunks() if is_stream else Whole()}
+    )
+    async with dispatch.ToolServer(
+        **served, broker=BROKER, request_queue=REQUESTS, response_queue=RESPONSES, telemetry=telemetry()
+    ) as server:
+        tools = catalog(service={"config-params": [{"name": "tool"}]}, work={"tool": "work"})
+        async with dispatching(tools) as dispatcher:
+            for _ in range(3):
+                result = await dispatcher.execute("work", {"number": SECRET})
+    assert result.error is not None
+    assert result.error.type == "invalid-result"
+    (text,) = errors(caplog)
+    name = f"{server.service}: tool 'work'" if is_function else server.service
+    assert f"{name} returned {shown}" in text
+    assert "invalid-result" in text
+    assert "Return a text, a number, a list, a dict, or a dataclass" in text
+    assert SECRET not in text
+    assert SECRET not in repr([vars(record) for record in caplog.records])
