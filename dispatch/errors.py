@@ -136,7 +136,8 @@ class ErrorType(StrEnum):
     """The service could not send the result because it is too large; the tool was executed."""
     INVALID_RESULT = "invalid-result"
     """The result cannot be written as JSON (an object of a class that JSON does not know, two keys that are one in JSON),
-    is not valid text (half of a surrogate pair), or has a number that JSON does not have (NaN, infinity); the tool was executed."""
+    is not valid text (half of a surrogate pair), or has a number that JSON does not have (NaN, infinity); the tool was
+    executed."""
     INVALID_OUTPUT = "invalid-output"
     """The answer does not match the tool's ``output-schema``; the tool was executed, and its answer is preserved."""
     TOOL_ERROR = "tool-error"

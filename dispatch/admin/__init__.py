@@ -52,6 +52,9 @@ def parse_host_port(text: str) -> tuple[str, int]:
     Raises:
         ValueError: it has another form; the message is a clause without a full stop.
     """
+    _, is_url, rest = text.partition("://")
+    if is_url:
+        raise ValueError(f"'{text}' is a URL: write {rest.partition('/')[0] or '127.0.0.1:9464'}")
     host, separator, port = text.rpartition(":")
     is_bracketed = host.startswith("[") and host.endswith("]")
     if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:

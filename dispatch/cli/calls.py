@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 import typer
 
 from dispatch._internal import cancel_and_wait, excerpt, find_near_names, join_alternatives
-from dispatch.admin.api import Call, CallDetails, Process
+from dispatch.admin.api import Call, CallDetails, Process, Tool
 from dispatch.cli.admin import AdminEndpoint, AdminError, Fleet, Token, Urls, find_fleet
 from dispatch.cli.base import (
     CliError,
@@ -29,6 +29,7 @@ from dispatch.cli.base import (
 from dispatch.cli.screen import TABLES, Row, call_line, one_line, waterfall
 from dispatch.errors import Outcome
 
+_RUNNING: Final = "name the URL of a running dispatcher, or start one with connect(admin=…) or --admin HOST:PORT"
 RETRY_S: Final = 2.0
 """Seconds until a stream that has ended is opened again."""
 REMEMBERED: Final = 2_000
@@ -122,6 +123,10 @@ async def _tail(
     former.sort(key=lambda found: found[0]["at"] + found[0]["duration"])
     for call, url in former[-lines:] if lines else ():
         show(call, url)
+    if not former:
+        await dispatchers.warn_of_unknown_tool(query)
+        what = "No call matches yet" if query else "No call has ended yet"
+        print_err(f"{what}. Calls are printed as they end, until Ctrl-C.")
 
     async def follow(endpoint: AdminEndpoint) -> AdminError:
         """Show calls until the process refuses to tell them; return the refusal."""
@@ -195,8 +200,19 @@ class _Dispatchers(NamedTuple):
         answers = await self.fleet.ask_each(path, kind)
         self.report(answers.refused)
         if not answers.found:
-            raise CliError("No dispatcher answers.", "name the URL of a running dispatcher", Exit.FAILED)
+            raise CliError("No dispatcher answers.", _RUNNING, Exit.FAILED)
         return answers.found
+
+    async def warn_of_unknown_tool(self, query: Mapping[str, str]) -> None:
+        """Warn if no process has the tool of a ``query`` that has found no calls."""
+        wanted = query.get("tool", "")
+        if wanted:
+            answers = await self.fleet.ask_each("/api/tools", list[Tool])
+            known = {tool["name"] for _, tools in answers.found for tool in tools}
+            if wanted not in known and not answers.refused:
+                near = find_near_names(wanted, known, 1)
+                fix = f"did you mean '{near[0]}'?" if near else "'dispatch top' lists the tools."
+                print_warning(f"No process has a tool '{excerpt(wanted)}': {fix}")
 
     def report(self, refused: Mapping[str, AdminError]) -> None:
         """Warn of processes that do not answer."""
@@ -218,7 +234,7 @@ async def _find_dispatchers(settings: Settings, urls: Sequence[str] | None, toke
     dispatchers = _Dispatchers(Fleet(fleet.endpoints[url] for url in names), names, {})
     dispatchers.report(answers.refused)
     if not answers.found:
-        raise CliError("No process answers.", "name the URL of a running dispatcher", Exit.FAILED)
+        raise CliError("No process answers.", _RUNNING, Exit.FAILED)
     if not names:
         raise CliError(
             "None of the processes is a dispatcher, and only dispatchers make calls.",
@@ -256,6 +272,8 @@ def calls(
         dispatchers = await _find_dispatchers(settings, urls, token)
         answers = await dispatchers.ask_each(_path("/api/calls", query, limit=limit), list[Call])
         found = [{**call, "process": dispatchers.names[url]} for url, calls in answers for call in calls]
+        if not found:
+            await dispatchers.warn_of_unknown_tool(query)
         return sorted(found, key=lambda call: call["at"])[-limit:], dispatchers.problems
 
     found, problems = run_async(fetch())

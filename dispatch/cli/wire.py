@@ -248,11 +248,11 @@ def _run_fleet(settings: Settings, name: str, wait: float, *, watch: bool, json:
         ) from None
 
     async def ask(broker: ConfigBroker) -> bool:
-        reports, table = await _ask_fleet(broker, topic, max(wait, MIN_FLEET_WAIT_S))
+        reports, table = await ask_fleet(broker, topic, max(wait, MIN_FLEET_WAIT_S))
         if json:
             print_json({"members": msgspec.to_builtins(reports), "table": msgspec.to_builtins(table)})
         elif reports:
-            _show_fleet(reports, table)
+            show_fleet(reports, table)
         else:
             print_out(f"No dispatcher of the fleet '{name}' answers on {topic}. Use connect(fleet={name!r}).")
         return bool(reports)
@@ -260,7 +260,7 @@ def _run_fleet(settings: Settings, name: str, wait: float, *, watch: bool, json:
     _repeat(settings, "dispatch stats", ask, WATCH_S - wait if watch else None)
 
 
-async def _ask_fleet(broker: ConfigBroker, topic: str, wait: float) -> tuple[dict[str, Report], Table | None]:
+async def ask_fleet(broker: ConfigBroker, topic: str, wait: float) -> tuple[dict[str, Report], Table | None]:
     """Return the newest report of each member, and the newest table."""
     reports: dict[str, Report] = {}
     tables: list[Table] = []
@@ -283,7 +283,7 @@ async def _ask_fleet(broker: ConfigBroker, topic: str, wait: float) -> tuple[dic
     return dict(sorted(reports.items())), tables[0] if tables else None
 
 
-def _show_fleet(reports: Mapping[str, Report], table: Table | None) -> None:
+def show_fleet(reports: Mapping[str, Report], table: Table | None) -> None:
     members = [] if table is None else table.members
     Rows(
         {
@@ -305,8 +305,8 @@ def _show_fleet(reports: Mapping[str, Report], table: Table | None) -> None:
         needs = [each.needs[key] for each in reports.values() if key in each.needs]
         kind, limit, entry = key.partition(":")[0], min(each.limit for each in needs), table.entries.get(key)
         rows["limit"].append(one_line(key))
-        rows["of"].append(f"{limit:,.4g}{'/s' if kind == RATE else ''}")
-        rows["demand"].append(f"{sum(each.demand for each in needs):,.4g}{'' if kind == SLOTS else '/s'}")
+        rows["of"].append(f"{_format_number(limit)}{'/s' if kind == RATE else ''}")
+        rows["demand"].append(f"{_format_number(sum(each.demand for each in needs))}{'' if kind == SLOTS else '/s'}")
         rows["used or handed out"].append(f"{entry.reserved:,.0f}" if kind == QUOTA and entry is not None else "-")
         if kind == QUOTA:
             shares = [f"{need.used:,.0f} used" for need in needs]
@@ -316,6 +316,11 @@ def _show_fleet(reports: Mapping[str, Report], table: Table | None) -> None:
             shares = [f"{share:.0%}" if kind == RATE else f"{share:.0f}" for share in entry.shares]
         rows["shares"].append(" ".join(shares))
     Rows(rows, style="cyan").print()
+
+
+def _format_number(value: float) -> str:
+    """Return a number with four digits, or more where a whole number has more."""
+    return f"{value:,.0f}" if value >= 1_000 else f"{value:.4g}"
 
 
 async def collect(

@@ -38,6 +38,20 @@ def test_an_address_has_a_host_and_a_port(address: str) -> None:
         dispatch.connect("memory://", admin=address)
 
 
+@pytest.mark.parametrize(
+    ("address", "fix"),
+    [
+        ("http://127.0.0.1:9464", "127.0.0.1:9464"),
+        ("https://localhost:9464/metrics", "localhost:9464"),
+        ("http://[::1]:9464/", "[::1]:9464"),
+        ("http://", "127.0.0.1:9464"),
+    ],
+)
+def test_an_address_that_is_a_url_is_told_what_to_write(address: str, fix: str) -> None:
+    with pytest.raises(ValueError, match=rf"'{re.escape(address)}' is a URL: write {re.escape(fix)}$"):
+        dispatch.connect("memory://", admin=address)
+
+
 @pytest.mark.parametrize("missing", ["jinja2", "starlette"])
 def test_a_missing_package_is_named_with_the_command_that_installs_it(missing: str) -> None:
     code = f"import sys; sys.modules['{missing}'] = None; import dispatch.admin.app"

@@ -84,6 +84,18 @@ def test_calls_are_listed_and_one_is_a_timeline(run: Run, url: str) -> None:
     assert (unknown.code, "No process knows the call 'no-such-call'" in unknown.err) == (1, True)
 
 
+def test_a_tool_that_no_process_has_is_named_with_a_near_one(run: Run, url: str) -> None:
+    end = run("calls", url, "--tool", "tell-jok")
+    assert (end.code, end.out) == (0, "No call matches.\n")
+    assert "Warning: No process has a tool 'tell-jok': did you mean 'tell-joke'?" in end.err
+    assert run("calls", url, "--tool", "tell-joke", "--slower-than", "3000").err == ""
+    with started("tail", url, "--tool", "tell-jok") as program:
+        program.err.wait_for("did you mean 'tell-joke'?")
+        program.err.wait_for("No call matches yet. Calls are printed as they end, until Ctrl-C.")
+        program.interrupt()
+        program.assert_interrupted()
+
+
 def test_tail_writes_each_call_once_until_ctrl_c(url: str) -> None:
     with started("tail", url, "--tool", "tell-joke", "-n", "2", "--json") as program:
         program.out.wait_for('"tell-joke"', times=6)
@@ -143,6 +155,7 @@ def test_unreachable_processes_are_named(run: Run) -> None:
     for command in (("calls",), ("tail",), ("calls", "show", "1")):
         end = run(*command, "127.0.0.1:1")
         assert (end.code, "http://127.0.0.1:1 does not answer" in end.err) == (1, True)
+        assert "start one with connect(admin=…) or --admin HOST:PORT" in end.err
     end = run("top", "ftp://x")
     assert (end.code, "is no address of an admin endpoint" in end.err) == (2, True)
 

@@ -12,9 +12,10 @@ import pytest
 
 import dispatch
 from dispatch.announcements.messages import DEFAULT_TOPIC, Question
+from dispatch.calls.fleet import fleet_topic
 from dispatch.cli.base import CliError
 from dispatch.cli.serve import read_announce, read_descriptors
-from dispatch.cli.wire import collect, show_info, show_stats
+from dispatch.cli.wire import ask_fleet, collect, show_fleet, show_info, show_stats
 from dispatch.messaging.wire import TopicError, TopicName
 from dispatch.server import ToolServer
 from dispatch.transports.memory import MemoryTransport
@@ -146,3 +147,24 @@ def test_descriptors_of_a_service_class_come_from_a_folder(tmp_path: Path) -> No
     assert [each["name"] for each in described.tools] == ["tell-joke"]
     with pytest.raises(CliError, match="has no tools of a service with the request-queue"):
         read_descriptors(str(folder), service()["request-queue"])
+
+
+async def test_limits_of_a_fleet_are_written_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    @dispatch.tool
+    async def quote() -> str:
+        """Write a quote."""
+        return "9"
+
+    policy: dict[str, Any] = {"rate-limit": {"rate": "20000/s", "burst": 5, "scope": "fleet"}, "quota": "1234567/month"}
+    async with dispatch.connect(URL, [dispatch.Functions(quote)], policy=policy, fleet="shop") as dispatcher:
+        await dispatcher.call("quote")
+        transport = MemoryTransport(URL)
+        await transport.start()
+        broker = ConfigBroker(transport, "cli")
+        try:
+            show_fleet(*await ask_fleet(broker, fleet_topic("shop"), 2.5))
+        finally:
+            await broker.close()
+            await transport.close()
+    shown = {line.split()[0]: line.split()[1] for line in capsys.readouterr().out.splitlines()}
+    assert (shown["quota:quote:month"], shown["rate:quote"]) == ("1,234,567", "20,000/s")
