@@ -199,15 +199,17 @@ class _Scan:
         if not kinds:
             self._add(path, "neither tool-service/ nor tool/ is in this folder", fix)
             return
-        if missing:
-            self._add(path, f"there is no {missing[0]}/ in this folder", fix, "warning")
         count = 0
+        is_relayed = False
         folders = {os.path.join(path, kind): kind for kind in kinds}
         before = [_identify(folder) for folder in folders]
         for folder, kind in folders.items():
             for item in self._read_kind(folder, kind):
                 count += 1
+                is_relayed = is_relayed or (isinstance(item.raw, dict) and "instances" in item.raw)
                 yield item
+        if missing and (near or not is_relayed):  # a relay needs no tools
+            self._add(path, f"there is no {missing[0]}/ in this folder", fix, "warning")
         if [_identify(folder) for folder in folders] != before:
             self._add(path, "the folder was moved or replaced while it was read", "it is read again")
         if not count and not missing:

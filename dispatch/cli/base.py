@@ -667,7 +667,12 @@ class Settings:
             if tokens is not None:
                 content = read_regular_file(tokens, MAX_ADMIN_TOKENS_BYTES, "remove old tokens")[0]
                 users = parse_typed(content, tokens, _AdminTokens)
-            return check_admin(Admin(self.admin, users.read, users.act, peers=tuple(self.peer or ())))
+            settings = check_admin(Admin(self.admin, users.read, users.act, peers=tuple(self.peer or ())))
+            import dispatch.admin.app  # noqa: F401 - here, before anything is opened, if an extra is missing
+
+            return settings
+        except ImportError as error:
+            raise CliError(str(error)) from None
         except OSError as error:
             raise CliError(f"The file '{tokens}' cannot be read: {error.strerror}.", "change --admin-tokens") from None
         except DocumentError:  # its text may have a value of the file

@@ -404,10 +404,8 @@ async def _serve_with(
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(transport.close)
         if settings is not None:
-            try:
-                from dispatch.admin.app import ServiceAdmin
-            except ImportError as error:
-                raise CliError(str(error)) from None
+            from dispatch.admin.app import ServiceAdmin  # perf: imports starlette
+
             admin = ServiceAdmin(settings, [each.server for each in reporters], DEFAULT_TELEMETRY)
             stack.push_async_callback(admin.close)
             report_admin(admin.url)

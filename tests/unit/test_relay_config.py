@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,46 @@ def test_check_shows_the_plan(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["check", "--relay", str(folder / "relay.json"), "--json"]) == 0
     (relayed,) = json.loads(capsys.readouterr().out)["relay"]
     assert (relayed["id"], relayed["tools"]) == ("joke-service", ["tell-joke"])
+
+
+def test_a_folder_of_relayed_services_needs_no_tools(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    service = {
+        "id": "joke",
+        "request-queue": JOKE,
+        "response-queue": ANSWERS,
+        "instances": [{"id": "joke-1", "request-queue": f"{JOKE}-1", "response-queue": f"{ANSWERS}-1"}],
+    }
+    (tmp_path / "tools" / "tool-service").mkdir(parents=True)
+    write(tmp_path / "tools" / "tool-service" / "joke.json", service)
+    config = write(tmp_path / "relay.json", {"catalog": ["tools"]})
+    assert main(["check", "--relay", str(config)]) == 0
+    assert "there is no tool/" not in capsys.readouterr().out
+    assert "there is no tool/" not in caplog.text
+    del service["instances"]
+    write(tmp_path / "tools" / "tool-service" / "joke.json", service)
+    assert main(["check", "--relay", str(config)]) == 0
+    assert "there is no tool/ in this folder" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("missing", ["starlette", "jinja2"])
+@pytest.mark.parametrize("command", ["relay --config relay.json", "serve shop.py", "demo --seconds 5", "mcp"])
+def test_an_admin_endpoint_without_its_extra_is_told_at_once(
+    folder: Path, command: str, missing: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "shop.py").write_text('def price() -> int:\n    """Price."""\n    return 1\n')
+    monkeypatch.chdir(folder)
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.delitem(sys.modules, "dispatch.admin.app", raising=False)
+    assert main([*command.split(), "--admin", "127.0.0.1:0"]) == 2
+    end = capsys.readouterr()
+    assert (
+        f"Error: The admin endpoint needs {missing}. Install what it needs: pip install 'tool-dispatch[http]'"
+        in end.err
+    )
+    assert "unexpectedly" not in end.err
+    assert end.out == ""
 
 
 def test_check_and_relay_report_the_mistakes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
