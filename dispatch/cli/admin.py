@@ -227,7 +227,13 @@ class AdminEndpoint:
         return AdminError(f"{self.url} does not answer: {excerpt(reason, 200)}")
 
     def _refusal(self, method: str, path: str, status: int, content: bytes) -> AdminError:
-        fix = " Fix: give --token, and this URL: peers that were found get no token." if status == 401 else ""
+        if status == 401:
+            fix = (
+                "--token or DISPATCH_ADMIN_TOKEN has a wrong token"
+                if self._headers
+                else "give --token or DISPATCH_ADMIN_TOKEN, and name this URL"  # processes that were found get no token
+            )
+            return AdminError(f"{self.url} answers 401: {fix}", status)
         try:
             text = decode(content, _Refusal)["error"]
         except ValueError:
@@ -235,7 +241,7 @@ class AdminEndpoint:
             if text.lstrip().startswith("<"):
                 text = "an HTML page, so that it is no admin endpoint (connect(admin=…), --admin)"
         reason = excerpt(" ".join(text.split()), 200).rstrip(".") or "no reason given"
-        return AdminError(f"{self.url} answers {status} to {method} {excerpt(path)}: {reason}.{fix}", status)
+        return AdminError(f"{self.url} answers {status} to {method} {excerpt(path)}: {reason}.", status)
 
 
 def _parse_url(url: str) -> tuple[bool, str, int]:

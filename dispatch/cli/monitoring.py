@@ -140,6 +140,8 @@ def export_rules(
 
     Run it again after a change of the catalogue, and reload the rules in Prometheus.
     """
+    if grafana and not grafana.startswith(("http://", "https://", "/", "{{")):
+        raise CliError(f"--grafana '{grafana}' is no URL.", f"write http://{grafana} or https://{grafana}")
     user = settings.policy_keys()
     slos = collect_slos(load_catalog(settings), user=user) if settings.catalog_folders else None  # None: no catalogue
     try:

@@ -326,3 +326,21 @@ def test_no_answer_of_a_type_raises_anything_else() -> None:
         for kind in (*ROWS.values(), api.Process, api.ToolDetails, api.CallDetails):
             with contextlib.suppress(ValueError):
                 decode(body, kind)
+
+
+@pytest.mark.parametrize(
+    ("token", "fix"),
+    [
+        ([], "answers 401: give --token or DISPATCH_ADMIN_TOKEN, and name this URL"),
+        (["--token", "wrong-token"], "answers 401: --token or DISPATCH_ADMIN_TOKEN has a wrong token"),
+    ],
+)
+@pytest.mark.parametrize("command", ["top", "calls", "tail"])
+def test_a_missing_or_wrong_token_is_told_with_the_option(run: Run, command: str, token: list[str], fix: str) -> None:
+    def refuse(request: BaseHTTPRequestHandler) -> None:
+        request.wfile.write(b'HTTP/1.0 401 No\r\n\r\n{"error": "Send Authorization: Bearer TOKEN."}')
+
+    with serving({}, refuse) as url:
+        end = run(command, url, *token)
+    assert end.code == 1
+    assert f"{url} {fix}" in (end.out if command == "top" else end.err)

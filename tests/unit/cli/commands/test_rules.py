@@ -90,8 +90,15 @@ def test_a_catalogue_with_mistakes_is_told_and_nothing_is_written(run: Run, tmp_
     assert not Path("dispatch-rules").exists()
 
 
+@pytest.mark.parametrize("address", ["grafana.example.org", "localhost:3000"])
+def test_an_address_without_a_scheme_is_a_mistake(run: Run, address: str) -> None:
+    end = run("rules", "export", "--grafana", address)
+    assert (end.code, f"fix: write http://{address} or https://{address}" in end.err) == (2, True)
+    assert not Path("dispatch-rules").exists()
+
+
 def test_odd_addresses_are_quoted(run: Run) -> None:
-    odd = ["{{ $externalURL }}", "https://a: b #'\"", "- x", "//grafana"]
+    odd = ["{{ $externalURL }}", "https://a: b #'\"", "//grafana", "/grafana"]
     for address in odd:
         run("rules", "export", "--grafana", address)
         groups = yaml.safe_load(Path("dispatch-rules/alerts.yml").read_text())["groups"]
