@@ -404,6 +404,11 @@ def read_configuration(raw: object, origin: str, environment: Mapping[str, str])
         Problems: none of it can be used.
     """
     servers = raw.get(SERVERS_KEY, raw) if isinstance(raw, Mapping) else raw
+    if servers is raw and isinstance(raw, Mapping):
+        others = [key for key, entry in raw.items() if _has_servers(entry)]
+        if others:
+            fix = f"rename it to '{SERVERS_KEY}'"
+            return [Problem(origin, excerpt(str(key)), "an unknown key", fix) for key in others]
     if not isinstance(servers, Mapping):
         fix = f'write {{"{SERVERS_KEY}": {{"files": {{"command": "…"}}}}}}'
         return [Problem(origin, SERVERS_KEY, f"the servers are {describe_kind(servers)}, not an object", fix)]
@@ -416,7 +421,17 @@ def read_configuration(raw: object, origin: str, environment: Mapping[str, str])
         elif settings is not None:
             found.append(settings)
             warnings += report.problems
+    if not servers:
+        fix = f'write {{"{SERVERS_KEY}": {{"files": {{"command": "…"}}}}}}'
+        warnings.append(Problem(origin, SERVERS_KEY, "there are no servers", fix, "warning"))
     return Configuration(tuple(found), tuple(invalid), tuple(warnings))
+
+
+def _has_servers(entry: object) -> bool:
+    """Return whether an entry is not a server but an object of servers, under a key that dispatch does not know."""
+    return isinstance(entry, Mapping) and any(
+        isinstance(each, Mapping) and ("command" in each or "url" in each) for each in entry.values()
+    )
 
 
 def _read_server(name: str, raw: object, report: Report, environment: Mapping[str, str]) -> ServerSettings | None:

@@ -34,7 +34,7 @@ from dispatch.mcp.conversion import (
     read_result,
 )
 from dispatch.mcp.replies import RefusedTool, TransportFailure, describe_invalid, find_refused_tools, find_retry_after
-from dispatch.mcp.transports import HttpTransport, StdioTransport
+from dispatch.mcp.transports import HttpTransport, ServerStartError, StdioTransport
 from dispatch.routing.instance import Instances
 from dispatch.version import __version__
 
@@ -408,7 +408,7 @@ class McpSession:
                 async with self._limit_starts() as started:
                     await self._run(started)
             except Exception as error:  # of a server or of the SDK, which may raise anything; it is reported
-                self.problem = self._describe_end() or describe_failure(error)
+                self.problem = self._describe_end() or describe_failure(error, self._find_origin())
                 asked = find_retry_after(first_error(error))
                 if self._opened_at is None and not _is_unsent(first_error(error)):
                     self._mode = MODE if self._mode == LEGACY else LEGACY
@@ -445,6 +445,9 @@ class McpSession:
 
     def _describe_end(self) -> str:
         return self._transport.end if isinstance(self._transport, StdioTransport) else ""
+
+    def _find_origin(self) -> str:
+        return self._transport.origin if isinstance(self._transport, HttpTransport) else ""
 
     @asynccontextmanager
     async def _limit_starts(self) -> AsyncIterator[Callable[[], object]]:
@@ -551,16 +554,20 @@ def first_error(error: BaseException) -> BaseException:
 
 def _is_unsent(error: BaseException) -> bool:
     """Whether the server has received nothing, so that the failure says nothing about the protocol that it speaks."""
-    return isinstance(error, OSError) or (isinstance(error, MCPError) and error.code == TransportFailure.NOT_SENT)
+    return isinstance(error, (OSError, ServerStartError)) or (
+        isinstance(error, MCPError) and error.code == TransportFailure.NOT_SENT
+    )
 
 
-def describe_failure(error: BaseException) -> str:
-    """Return the reason of a failure in one line; of a group of errors, the first one's."""
+def describe_failure(error: BaseException, origin: str = "") -> str:
+    """Return the reason of a failure in one line; of a group of errors, the first one's. ``origin``: of the server."""
     error = first_error(error)
     if isinstance(error, httpx2.InvalidURL):  # its text has a part of the address, which may be a secret
         return "its address is no URL"
     text = " ".join(describe_invalid(error).split())
-    if isinstance(error, (SessionEndedError, MCPError)):
+    if origin and isinstance(error, MCPError) and error.code == TransportFailure.NOT_SENT:
+        return excerpt(f"{origin} cannot be reached ({text}). Fix: start it, or correct 'url'", 300)
+    if isinstance(error, (SessionEndedError, MCPError, ServerStartError)):
         return excerpt(text, 300)
     return excerpt(f"{type(error).__name__}: {text}" if text else type(error).__name__, 300)
 

@@ -211,7 +211,7 @@ class McpServers:
         sources: one for each server.
 
     Raises:
-        CatalogError: the file cannot be read, or has no servers in it.
+        CatalogError: the file cannot be read, or has its servers under another key.
     """
 
     def __init__(

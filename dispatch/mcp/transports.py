@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import errno
 import logging
 import math
 import os
@@ -147,6 +148,10 @@ _groups: set[int] = set()
 """Process groups of running servers, for a Python process that ends without closing its dispatchers."""
 
 
+class ServerStartError(Exception):
+    """The process of a server cannot be started; ``str()`` says why and what to do."""
+
+
 class StdioTransport:
     """A transport of :class:`mcp.Client`: starts the process on entry, and ends it with its children on exit.
 
@@ -179,15 +184,30 @@ class StdioTransport:
     async def __aenter__(self) -> tuple[ServerProcess, ServerProcess]:
         loop = asyncio.get_running_loop()
         log = StderrLog(logger, self._server, loop_clock())
-        _, protocol = await loop.subprocess_exec(
-            lambda: ServerProcess(self._server, log, self.ended),
-            *self._command,
-            env=self._env,
-            cwd=self._cwd,
-            start_new_session=True,  # a group of its own, which can be ended as a whole; and no Ctrl-C of this terminal
-        )
+        try:
+            _, protocol = await loop.subprocess_exec(
+                lambda: ServerProcess(self._server, log, self.ended),
+                *self._command,
+                env=self._env,
+                cwd=self._cwd,
+                start_new_session=True,  # a group of its own, which can be ended as a whole; no Ctrl-C of this terminal
+            )
+        except OSError as error:
+            raise ServerStartError(self._describe_start_error(error)) from error
         self._process = protocol
         return protocol, protocol
+
+    def _describe_start_error(self, error: OSError) -> str:
+        command, reason = self._command[0], error.strerror or str(error)
+        fix = ""
+        if self._cwd is not None and not os.path.isdir(self._cwd):
+            reason, fix = f"there is no folder '{excerpt(self._cwd)}'", "correct 'cwd'"
+        elif isinstance(error, FileNotFoundError):
+            is_line = " " in command.strip()
+            fix = "write its arguments in 'args'" if is_line else "install it, or write its whole path as 'command'"
+        elif isinstance(error, PermissionError) or error.errno == errno.ENOEXEC:
+            fix = "make it executable, or write its interpreter as 'command'"
+        return f"'{excerpt(command)}' cannot be started: {reason}" + f". Fix: {fix}" * bool(fix)
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
@@ -591,6 +611,12 @@ class HttpTransport:
         self._headers = check_headers(headers)
         self._stack = AsyncExitStack()
         self._http: HttpClient | None = None
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port of the server. The rest of its address may have secrets."""
+        url = httpx2.URL(self._url)
+        return f"{url.scheme}://{url.netloc.decode('ascii', 'replace')}"
 
     @property
     def is_usable(self) -> bool:

@@ -182,3 +182,18 @@ def test_a_secret_in_the_name_of_a_header_is_not_repeated(name: str, value: obje
     found = read_configuration({"one": {"url": "https://host/mcp", "headers": {name: value}}}, "mcp.json", {})
     assert isinstance(found, Configuration)
     assert "secret" not in str(found.invalid[0].problems)
+
+
+@pytest.mark.parametrize("key", ["mcpServer", "servers", "mcp_servers"])
+def test_servers_under_another_key_are_told_the_right_one(key: str) -> None:
+    found = read_configuration({key: {"weather": {"command": "python"}}}, "mcp.json", ENVIRONMENT)
+    assert isinstance(found, list)
+    (problem,) = found
+    assert str(problem) == f"mcp.json: {key}: an unknown key. Fix: rename it to 'mcpServers'."
+
+
+def test_a_file_without_servers_is_a_warning() -> None:
+    found = read({"mcpServers": {}})
+    (warning,) = found.warnings
+    assert (warning.severity, warning.problem) == ("warning", "there are no servers")
+    assert read({"mcpServers": {"one": {"command": "x", "disabled": True}}}).warnings == ()

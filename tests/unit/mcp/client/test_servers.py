@@ -132,6 +132,40 @@ async def test_invalid_entries_are_reported_by_name_and_the_others_work(url: str
         assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"
 
 
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        (
+            {"command": "no-such-program"},
+            "'no-such-program' cannot be started: No such file or directory. Fix: install it",
+        ),
+        ({"command": "python server.py"}, "No such file or directory. Fix: write its arguments in 'args'"),
+        (
+            {"command": "python", "cwd": "/no/such"},
+            "there is no folder '/no/such'. Fix: correct 'cwd'",
+        ),
+        (
+            {"command": "/etc/hostname"},
+            "Fix: make it executable, or write its interpreter as 'command'",
+        ),
+        (
+            {"url": "http://user:secret@127.0.0.1:1/mcp?key=secret"},
+            "http://127.0.0.1:1 cannot be reached (ConnectError: All connection attempts failed). Fix: start it, or",
+        ),
+    ],
+)
+async def test_a_server_that_cannot_be_reached_is_told_with_its_fix(
+    entry: dict[str, Any], problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    catalog = McpServers({"weather": entry})
+    async with dispatch.connect("memory://", catalog=[catalog]) as dispatcher:
+        (source,) = dispatcher.registry.sources()
+    assert problem in source.problem
+    assert problem in caplog.text
+    assert "secret" not in source.problem + caplog.text
+
+
 @CALCULATOR
 async def test_hints_are_believed_of_trusted_servers_only(url: str) -> None:
     for trusted in (False, True):
