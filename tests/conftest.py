@@ -19,10 +19,8 @@ from hypothesis import is_hypothesis_test
 
 from dispatch.devtools import localbroker
 from dispatch.devtools.localbroker import (
-    SUPER_USER,
     Admin,
     Endpoint,
-    LocalBroker,
     LocalBrokerUnavailableError,
     choose_launcher,
     create_namespaces,
@@ -35,6 +33,7 @@ from dispatch.resilience.breaker import complete_rules
 from dispatch.transports.pulsar.client import client_logger
 from tests.helpers.prometheus_binaries import PrometheusMissing, find
 from tests.helpers.run_profile import IN_CI, is_long_profile, load_profile
+from tests.helpers.secured_broker import SUPER_USER, SecuredBroker
 
 MAX_ID = 80
 """Characters of a parameter in the id of a test."""
@@ -274,9 +273,9 @@ def exact_breakers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def secured_broker() -> Iterator[LocalBroker]:
+def secured_broker() -> Iterator[SecuredBroker]:
     """A Pulsar broker with tokens, permissions and TLS, and TrustGraph's tenant and namespaces, for the whole run."""
-    with LocalBroker.start(security=True) as broker:
+    with SecuredBroker.start_secured() as broker:
         create_namespaces(Admin(broker.web_url, broker.token(SUPER_USER)))
         yield broker
 

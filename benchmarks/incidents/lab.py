@@ -25,6 +25,7 @@ from dispatch.devtools.localbroker import (
     LocalBrokerUnavailableError,
     create_namespaces,
 )
+from tests.helpers.secured_broker import SecuredBroker
 
 READY_S = 300.0
 """Seconds that a broker may take to start: 7 on an idle machine, minutes on a busy one."""
@@ -45,6 +46,12 @@ class Brokers:
         self._stack = contextlib.ExitStack()
         self._made: dict[bool, LocalBroker] = {}
 
+    def get_secured(self) -> SecuredBroker:
+        """The broker with authorization, running; see :meth:`get`."""
+        broker = self.get(security=True)
+        assert isinstance(broker, SecuredBroker)
+        return broker
+
     def get(self, *, security: bool = False) -> LocalBroker:
         """The broker, running.
 
@@ -54,7 +61,8 @@ class Brokers:
         broker = self._made.get(security)
         if broker is None:
             self._progress.step(f"starting a broker{' with authorization' if security else ''}", 10)
-            broker = self._stack.enter_context(LocalBroker.start(security=security, ready_timeout=READY_S))
+            start = SecuredBroker.start_secured if security else LocalBroker.start
+            broker = self._stack.enter_context(start(ready_timeout=READY_S))
             self._made[security] = broker
             create_namespaces(broker.admin())
             wait_for_round_trip(broker)
@@ -166,7 +174,7 @@ def queues(topic: str) -> dict[str, str]:
     return {"request": f"non-persistent://tg/request/{topic}", "response": f"non-persistent://tg/response/{topic}"}
 
 
-def grant(broker: LocalBroker, namespace: str, role: str, *actions: str) -> None:
+def grant(broker: SecuredBroker, namespace: str, role: str, *actions: str) -> None:
     """``pulsar-admin namespaces grant-permission NAMESPACE --role ROLE --actions ACTIONS``."""
     request = urllib.request.Request(
         f"{broker.web_url}/admin/v2/namespaces/{namespace}/permissions/{role}",

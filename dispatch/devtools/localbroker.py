@@ -6,12 +6,9 @@ Tests and benchmarks use `provide_broker`; `dispatch broker start|stop|status` u
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import errno
 import fcntl
-import hashlib
-import hmac
 import ipaddress
 import itertools
 import json
@@ -31,10 +28,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPMessage
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, Self
 from urllib.parse import quote, urlsplit
 
 # Errors. Each message names the fix.
@@ -844,138 +841,6 @@ def _move(source: Path, target: Path) -> None:
             raise LocalBrokerError(f"cannot move Pulsar to {target}: {error.strerror}; delete that folder") from error
 
 
-# Tokens and certificates of a local broker with security.
-
-
-#: Subject of the superuser's token.
-SUPER_USER = "admin"
-
-_TOKEN_PLUGIN = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
-_TOKEN_PROVIDER = "org.apache.pulsar.broker.authentication.AuthenticationProviderToken"
-_DAYS = "3650"  # the key never leaves the folder; an expiry would only break stored brokers
-_SERVER_EXTENSIONS = """\
-basicConstraints=CA:FALSE
-keyUsage=digitalSignature
-extendedKeyUsage=serverAuth
-subjectAltName=IP:127.0.0.1,DNS:localhost
-"""
-_REQUEST = """\
-[req]
-distinguished_name=name
-prompt=no
-x509_extensions=authority
-[name]
-CN=dispatch local broker
-[authority]
-basicConstraints=critical,CA:TRUE
-keyUsage=critical,keyCertSign,cRLSign
-subjectKeyIdentifier=hash
-"""
-
-
-class Security:
-    """Secret key, certificate authority and server certificate of one local broker, in one folder.
-
-    Attributes:
-        ca_file: CA certificate for TLS clients, in PEM.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.ca_file = folder / "ca.pem"
-        self._secret_file = folder / "token.key"
-        self._certificate = folder / "broker.pem"
-        self._key = folder / "broker-key.pem"
-
-    @classmethod
-    def create(cls, folder: Path) -> Security:
-        """Create keys and certificates with the `openssl` command, or reuse those in `folder`.
-
-        Raises:
-            LocalBrokerUnavailableError: the `openssl` command is not installed.
-            LocalBrokerError: the command failed.
-        """
-        security = cls(folder)
-        if folder.exists():
-            return security
-        openssl = shutil.which("openssl")
-        if openssl is None:
-            raise LocalBrokerUnavailableError(
-                ["the openssl command is not installed"],
-                "Install it (apt-get install openssl), or start the broker without security.",
-            )
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
-            work = Path(temporary) / "new"
-            work.mkdir(mode=0o700)
-            _write_private(work / "token.key", secrets.token_bytes(32))
-            _make_certificates(work, openssl)
-            work.rename(folder)  # atomic
-        return security
-
-    def token(self, subject: str) -> str:
-        """Create a token (JWT, HS256, without expiry) for `subject`."""
-        header = _base64url(json.dumps({"alg": "HS256", "typ": "JWT"}, separators=(",", ":")).encode())
-        claims = _base64url(json.dumps({"sub": subject}, separators=(",", ":")).encode())
-        signed = f"{header}.{claims}"
-        signature = hmac.new(self._secret_file.read_bytes(), signed.encode(), hashlib.sha256).digest()
-        return f"{signed}.{_base64url(signature)}"
-
-    def settings(self, tls_port: int) -> Mapping[str, str]:
-        """Return the broker's settings for tokens and TLS."""
-        token_file = self.folder / "super-user.token"
-        if not token_file.exists():
-            _write_private(token_file, self.token(SUPER_USER).encode())
-        return {
-            "authenticationEnabled": "true",
-            "authenticationProviders": _TOKEN_PROVIDER,
-            "authorizationEnabled": "true",
-            "superUserRoles": SUPER_USER,
-            "tokenSecretKey": self._secret_file.as_uri(),
-            # The broker connects to itself as a client.
-            "brokerClientAuthenticationPlugin": _TOKEN_PLUGIN,
-            "brokerClientAuthenticationParameters": token_file.as_uri(),
-            "brokerServicePortTls": str(tls_port),
-            "tlsCertificateFilePath": str(self._certificate),
-            "tlsKeyFilePath": str(self._key),
-            "tlsTrustCertsFilePath": str(self.ca_file),
-        }
-
-
-def _make_certificates(work: Path, openssl: str) -> None:
-    (work / "request.conf").write_text(_REQUEST)
-    (work / "extensions.conf").write_text(_SERVER_EXTENSIONS)
-
-    def call(*arguments: str) -> None:
-        result = run([openssl, *arguments])
-        if result.returncode != 0:
-            raise LocalBrokerError(f"openssl {arguments[0]} failed: {(result.stderr or result.stdout).strip()[-500:]}")
-
-    config = str(work / "request.conf")
-    for name in ("ca-key", "broker-key"):
-        call("genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out", str(work / f"{name}.pem"))
-        (work / f"{name}.pem").chmod(0o600)
-    ca_key, ca = str(work / "ca-key.pem"), str(work / "ca.pem")
-    call("req", "-new", "-x509", "-config", config, "-key", ca_key, "-sha256", "-days", _DAYS, "-out", ca)
-    request = str(work / "broker.csr")
-    key = str(work / "broker-key.pem")
-    call("req", "-new", "-config", config, "-key", key, "-subj", "/CN=127.0.0.1", "-out", request)
-    call(
-        *("x509", "-req", "-in", request, "-CA", ca, "-CAkey", ca_key, "-set_serial", str(secrets.randbits(63))),
-        *("-sha256", "-days", _DAYS, "-extfile", str(work / "extensions.conf"), "-out", str(work / "broker.pem")),
-    )
-
-
-def _write_private(path: Path, content: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-
-
-def _base64url(content: bytes) -> str:
-    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
-
-
 # Configuration files, command line and environment of a local broker. Pure, except for `write`.
 
 
@@ -1011,12 +876,11 @@ _COOKIE_PORT = re.compile(r'^bookieHost: "[^"]*:(\d+)"', re.MULTILINE)
 
 @dataclass(frozen=True)
 class Ports:
-    """Loopback ports of one broker. `tls` only with security."""
+    """Loopback ports of one broker."""
 
     broker: int
     web: int
     bookie: int
-    tls: int | None = None
 
 
 def apply_settings(text: str, settings: Mapping[str, str]) -> str:
@@ -1050,12 +914,12 @@ def read_bookie_port(data_dir: Path) -> int | None:
 
 @dataclass(frozen=True)
 class Configuration:
-    """Configuration of one broker: distribution, data folder, ports, and optional security."""
+    """Configuration of one broker: distribution, data folder, ports, and further settings."""
 
     home: Path
     data_dir: Path
     ports: Ports
-    security: Security | None = None
+    further: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def log_file(self) -> Path:
@@ -1069,7 +933,7 @@ class Configuration:
 
     def settings(self) -> dict[str, str]:
         """Return the settings that differ from Pulsar's `standalone.conf`."""
-        settings = {
+        return {
             "brokerServicePort": str(self.ports.broker),
             "webServicePort": str(self.ports.web),
             "bindAddress": LOOPBACK,
@@ -1083,12 +947,8 @@ class Configuration:
             "journalMaxSizeMB": "256",
             "journalMaxBackups": "1",
             "logSizeLimit": str(256 * 1024 * 1024),
+            **self.further,
         }
-        if self.security is not None:
-            if self.ports.tls is None:
-                raise ValueError("security requires a TLS port")
-            settings.update(self.security.settings(self.ports.tls))
-        return settings
 
     def write(self) -> None:
         """Write the configuration files, create the broker's folders, and rename the logs of the previous start.
@@ -1417,8 +1277,10 @@ class LocalBroker:
         detached: bool,
         report: Report,
         ready_timeout: float,
+        super_user_token: str | None,
     ) -> None:
         """Internal: use `start`."""
+        self.super_user_token = super_user_token
         self._configuration = configuration
         self._owns_data = owns_data
         self._detached = detached
@@ -1433,12 +1295,13 @@ class LocalBroker:
         data_dir: Path | None = None,
         port: int = 0,
         web_port: int = 0,
-        security: bool = False,
+        settings: Mapping[str, str] | None = None,
+        super_user_token: str | None = None,
         detached: bool = False,
         report: Report = ignore_progress,
         ready_timeout: float = READY_TIMEOUT,
         on_spawn: Callable[[LocalBroker], None] | None = None,
-    ) -> LocalBroker:
+    ) -> Self:
         """Start a broker and wait until it is ready: 6 to 10 s on two cores, longer if it must be downloaded.
 
         Args:
@@ -1446,7 +1309,8 @@ class LocalBroker:
                 stops.
             port: port for clients; 0: any free port.
             web_port: port of the admin interface; 0: any free port.
-            security: require tokens, authorize by them, and serve TLS as well.
+            settings: of Pulsar's `standalone.conf`, besides those of `Configuration.settings`.
+            super_user_token: of a superuser, where `settings` require tokens.
             detached: the broker outlives this process; requires `data_dir`.
             report: receives progress lines.
             ready_timeout: seconds until the start counts as failed.
@@ -1472,16 +1336,16 @@ class LocalBroker:
         )
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            guard = Security.create(folder / "security") if security else None
             report(f"starting Pulsar {VERSION}")
             for attempt in range(1, _ATTEMPTS + 1):
-                ports = _choose_ports(folder, port, web_port, tls=security)
+                ports = _choose_ports(folder, port, web_port)
                 broker = cls(
-                    Configuration(home, folder, ports, guard),
+                    Configuration(home, folder, ports, settings or {}),
                     owns_data=owns_data,
                     detached=detached,
                     report=report,
                     ready_timeout=ready_timeout,
+                    super_user_token=super_user_token,
                 )
                 try:
                     broker._launch(on_spawn)
@@ -1499,7 +1363,7 @@ class LocalBroker:
             raise
         raise AssertionError("the last attempt returns or raises")
 
-    def __enter__(self) -> LocalBroker:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -1507,33 +1371,13 @@ class LocalBroker:
 
     @property
     def service_url(self) -> str:
-        """Return the URL for clients, without TLS."""
+        """Return the URL for clients."""
         return f"pulsar://{LOOPBACK}:{self._configuration.ports.broker}"
-
-    @property
-    def service_url_tls(self) -> str:
-        """Return the URL for clients with TLS; raises `LocalBrokerError` without security."""
-        self._security()
-        return f"pulsar+ssl://{LOOPBACK}:{self._configuration.ports.tls}"
 
     @property
     def web_url(self) -> str:
         """Return the URL of the admin interface."""
         return f"http://{LOOPBACK}:{self._configuration.ports.web}"
-
-    @property
-    def ca_file(self) -> Path:
-        """Return the CA certificate for TLS clients; raises `LocalBrokerError` without security."""
-        return self._security().ca_file
-
-    def token(self, subject: str = SUPER_USER) -> str:
-        """Create a token for `subject`, by default the superuser; raises `LocalBrokerError` without security."""
-        return self._security().token(subject)
-
-    @property
-    def super_user_token(self) -> str | None:
-        """Return the token of the superuser; None without security."""
-        return None if self._configuration.security is None else self.token()
 
     @property
     def data_dir(self) -> Path:
@@ -1654,18 +1498,13 @@ class LocalBroker:
         for folder in ("meta", "bk", "logs"):
             shutil.rmtree(self.data_dir / folder, ignore_errors=True)
 
-    def _security(self) -> Security:
-        if self._configuration.security is None:
-            raise LocalBrokerError("the broker was started without security: LocalBroker.start(security=True)")
-        return self._configuration.security
 
-
-def _choose_ports(folder: Path, port: int, web_port: int, *, tls: bool) -> Ports:
+def _choose_ports(folder: Path, port: int, web_port: int) -> Ports:
     bookie_port = read_bookie_port(folder)
-    broker, web, bookie, secure = [free for free in find_free_ports(7) if free not in (port, web_port, bookie_port)][:4]
+    broker, web, bookie = [free for free in find_free_ports(6) if free not in (port, web_port, bookie_port)][:3]
     if bookie_port is not None:
         require_free(bookie_port, f"the data in {folder} require it; stop the process that uses it, or delete the data")
-    return Ports(port or broker, web_port or web, bookie_port or bookie, secure if tls else None)
+    return Ports(port or broker, web_port or web, bookie_port or bookie)
 
 
 # The detached broker of a user, for `dispatch broker start|stop|status`.

@@ -17,10 +17,11 @@ import pytest
 
 import dispatch
 from dispatch import Security
-from dispatch.devtools.localbroker import Admin, LocalBroker
+from dispatch.devtools.localbroker import Admin
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.echo_service import Echo
 from tests.helpers.forged_packets import list_forged_packets
+from tests.helpers.secured_broker import SecuredBroker
 
 pytestmark = pytest.mark.pulsar
 
@@ -31,7 +32,7 @@ GRANTS = {
 }
 
 
-def grant(broker: LocalBroker) -> None:
+def grant(broker: SecuredBroker) -> None:
     """pulsar-admin namespaces grant-permission NAMESPACE --role ROLE --actions ACTIONS"""
     admin = broker.token("admin")
     for role, namespaces in GRANTS.items():
@@ -48,7 +49,7 @@ def grant(broker: LocalBroker) -> None:
 class Agent:
     """Another agent, with a plain client of the broker."""
 
-    def __init__(self, broker: LocalBroker) -> None:
+    def __init__(self, broker: SecuredBroker) -> None:
         token = pulsar.AuthenticationToken(broker.token("other-agent"))
         logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         self.client = pulsar.Client(
@@ -104,7 +105,7 @@ async def thread(function: Any, *arguments: Any) -> Any:
 
 
 async def test_trustgraphs_permissions_are_enough_and_an_agents_token_reaches_no_other_agent(
-    secured_broker: LocalBroker,
+    secured_broker: SecuredBroker,
 ) -> None:
     async with attacked(secured_broker) as (dispatcher, service, server, agent, ours):
         first = await dispatcher.execute("echo", {"text": "first"}, timeout=20)
@@ -115,7 +116,7 @@ async def test_trustgraphs_permissions_are_enough_and_an_agents_token_reaches_no
 
 
 async def test_packets_forged_from_all_that_an_agent_reads_end_no_call_and_run_nothing(
-    secured_broker: LocalBroker,
+    secured_broker: SecuredBroker,
 ) -> None:
     async with attacked(secured_broker) as (dispatcher, service, server, agent, ours):
         inbox = inbox_of_dispatcher(ours)
@@ -144,7 +145,7 @@ async def test_packets_forged_from_all_that_an_agent_reads_end_no_call_and_run_n
 
 @contextlib.asynccontextmanager
 async def attacked(
-    broker: LocalBroker,
+    broker: SecuredBroker,
 ) -> AsyncIterator[tuple[dispatch.Dispatcher, Recording, dispatch.ToolServer, Agent, set[str]]]:
     """A dispatcher that has called an instance, another agent, and the topics that the two have opened."""
     await thread(grant, broker)
@@ -179,7 +180,7 @@ def inbox_of_instance(topics: set[str]) -> str:
     return inbox
 
 
-def topics_of(broker: LocalBroker) -> set[str]:
+def topics_of(broker: SecuredBroker) -> set[str]:
     admin = Admin(broker.web_url, broker.token("admin"))
     return {*admin.topics("tg/request"), *admin.topics("tg/response")}
 
@@ -206,7 +207,7 @@ async def attack(agent: Agent, ours: set[str], topic: str, dispatcher: dispatch.
     assert [result.text for result in results] == ["after"] * 50
 
 
-def check_grants_hold_at_all(broker: LocalBroker) -> None:
+def check_grants_hold_at_all(broker: SecuredBroker) -> None:
     agent = Agent(broker)
     try:
         assert agent.may("produce", "non-persistent://tg/request/any")

@@ -35,15 +35,13 @@ from dispatch.devtools.localbroker import (
     choose_launcher,
     process_identity,
 )
-from dispatch.devtools.localbroker import (
-    Security as Certificates,
-)
 from dispatch.devtools.lossprobe import Measurement, RunResult, give_advice
 from dispatch.transports.errors import opening_failed
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, Service, dispatching
 from tests.helpers.handshake_server import CONNECTED
+from tests.helpers.secured_broker import Security as Certificates
 from tests.unit.cli.conftest import Run, as_if_alone, run, write_catalog
 from tests.unit.cli.conftest import Run as RunCommand
 

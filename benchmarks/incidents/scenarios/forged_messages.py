@@ -69,7 +69,7 @@ Tokens = dict[str, str | None]
 
 def with_agents_token(lab: Lab) -> Iterator[Figure]:
     """The forger has the token of an agent's role: it produces to the request namespace and consumes from the other."""
-    broker = lab.brokers.get(security=True)
+    broker = lab.brokers.get_secured()
     run = unique("role")
     tokens: Tokens = {who: broker.token(f"{run}-{who}") for who in ("service", "agent", "forger")}
     grant(broker, "tg/request", f"{run}-service", "consume")

@@ -20,6 +20,7 @@ from dispatch.server import ToolServer
 from dispatch.transports import Security, open_transport
 from tests.helpers.announcing import AnnouncingInstance, service, tool
 from tests.helpers.python_processes import Running, finish, running
+from tests.helpers.secured_broker import SecuredBroker
 from tests.integration.pulsar.test_broker_restart import first_lookup
 
 pytestmark = pytest.mark.pulsar
@@ -213,7 +214,7 @@ class Shop(dispatch.ToolService):
         return f"price of {arguments['product']}"
 
 
-def permit(broker: LocalBroker, namespace: str, role: str, *actions: str) -> None:
+def permit(broker: SecuredBroker, namespace: str, role: str, *actions: str) -> None:
     """Permit actions in a namespace."""
     request = urllib.request.Request(
         f"{broker.web_url}/admin/v2/namespaces/{namespace}/permissions/{role}",
@@ -228,7 +229,7 @@ FORGED = 40
 
 @pytest.mark.parametrize("may_announce", [False, True])
 async def test_forged_announcements_with_the_token_of_an_agent_change_nothing(
-    secured_broker: LocalBroker, may_announce: bool
+    secured_broker: SecuredBroker, may_announce: bool
 ) -> None:
     """The agent may only consume announcements; and the same where it may publish them, too."""
     agent, seller = f"agent-{may_announce}", "seller"

@@ -8,9 +8,10 @@ import pytest
 
 import dispatch
 from dispatch import Security
-from dispatch.devtools.localbroker import SUPER_USER, Endpoint, LocalBroker, find_free_ports
+from dispatch.devtools.localbroker import Endpoint, find_free_ports
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.echo_service import Echo
+from tests.helpers.secured_broker import SUPER_USER, SecuredBroker
 
 pytestmark = pytest.mark.pulsar
 
@@ -69,7 +70,7 @@ async def test_no_broker_is_an_error_at_connect(pulsar_endpoint: Endpoint) -> No
     assert url in caught.value.message
 
 
-async def test_token_and_tls(secured_broker: LocalBroker) -> None:
+async def test_token_and_tls(secured_broker: SecuredBroker) -> None:
     broker = secured_broker
     right = broker.token(SUPER_USER)
     topic = unique_topic()

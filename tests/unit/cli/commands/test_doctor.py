@@ -15,8 +15,9 @@ import pytest
 
 from dispatch.catalog import Catalog
 from dispatch.cli.doctor import default_admin_url, list_namespaces
-from dispatch.devtools.localbroker import SUPER_USER, DetachedBroker, Endpoint, LocalBroker
+from dispatch.devtools.localbroker import DetachedBroker, Endpoint
 from tests.helpers.cli_processes import WAIT_S, started
+from tests.helpers.secured_broker import SUPER_USER, SecuredBroker
 from tests.unit.cli.conftest import Ended, Run, write_catalog
 
 NOBODY = "http://127.0.0.1:1"
@@ -239,7 +240,7 @@ def test_who_listens(run: Run, options: tuple[str, ...], tmp_path: Path) -> None
 
 @pytest.mark.pulsar
 def test_tokens_and_certificates(
-    run: Run, secured_broker: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, secured_broker: SecuredBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_catalog(tmp_path / "catalogue")
     (tmp_path / "right").write_text(secured_broker.token(SUPER_USER))

@@ -21,7 +21,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dispatch.devtools.localbroker import Security as Certificates
 from dispatch.errors import TransportError
 from dispatch.transports.base import Security
 from dispatch.transports.pulsar import handshake
@@ -29,6 +28,7 @@ from dispatch.transports.pulsar.handshake import HEAD_START_S, _fields, find_bro
 from tests.helpers.clock import run
 from tests.helpers.handshake_server import CONNECTED, Answer, error, fields, frame, greeter, hang, number, text, varint
 from tests.helpers.run_profile import examples
+from tests.helpers.secured_broker import Security as Certificates
 
 SOON_S = 0.2
 """The time limit of a handshake that comes to nothing. The others have as long as a busy machine may take."""

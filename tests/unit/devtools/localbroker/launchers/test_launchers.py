@@ -37,6 +37,7 @@ from dispatch.devtools.localbroker import (
     wait_until_ready,
 )
 from tests.helpers.catalogs import unique_topic
+from tests.helpers.secured_broker import SecuredBroker
 from tests.unit.devtools.localbroker.fakes import (
     AdminStandIn,
     Ending,
@@ -456,7 +457,7 @@ def test_the_admin_interface_of_a_genuine_broker(pulsar_endpoint: Endpoint) -> N
 
 @pytest.mark.pulsar
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-def test_the_right_token_is_let_in(secured_broker: LocalBroker, tls: bool) -> None:
+def test_the_right_token_is_let_in(secured_broker: SecuredBroker, tls: bool) -> None:
     client = client_of(
         secured_broker.service_url_tls if tls else secured_broker.service_url,
         authentication=pulsar.AuthenticationToken(secured_broker.token()),
@@ -473,7 +474,7 @@ def test_the_right_token_is_let_in(secured_broker: LocalBroker, tls: bool) -> No
 
 @pytest.mark.pulsar
 @pytest.mark.parametrize("token", ["none", "forged"])
-def test_a_missing_or_wrong_token_is_refused(secured_broker: LocalBroker, token: str) -> None:
+def test_a_missing_or_wrong_token_is_refused(secured_broker: SecuredBroker, token: str) -> None:
     header, claims, _ = secured_broker.token().split(".")
     text = f"{header}.{claims}.{'A' * 43}" if token == "forged" else None
 
@@ -492,7 +493,7 @@ def test_a_missing_or_wrong_token_is_refused(secured_broker: LocalBroker, token:
 
 
 @pytest.mark.pulsar
-def test_a_stranger_with_a_good_token_may_do_nothing(secured_broker: LocalBroker) -> None:
+def test_a_stranger_with_a_good_token_may_do_nothing(secured_broker: SecuredBroker) -> None:
     token = secured_broker.token("stranger")
     assert b"Pulsar Server" in handshake(secured_broker.service_url, token)
     client = client_of(secured_broker.service_url, authentication=pulsar.AuthenticationToken(token))
@@ -507,7 +508,7 @@ def test_a_stranger_with_a_good_token_may_do_nothing(secured_broker: LocalBroker
 
 
 @pytest.mark.pulsar
-def test_a_client_that_does_not_trust_our_authority_is_not_served(secured_broker: LocalBroker) -> None:
+def test_a_client_that_does_not_trust_our_authority_is_not_served(secured_broker: SecuredBroker) -> None:
     client = client_of(
         secured_broker.service_url_tls, authentication=pulsar.AuthenticationToken(secured_broker.token())
     )
