@@ -129,7 +129,7 @@ class MistakeReader:
         path = join_pointer(place)
         match type(kind).__name__:
             case "Type":
-                yield Mistake(path, _describe_types(kind.types, _find_value(value, place)))
+                yield Mistake(path, _describe_types(kind.types, find_value(value, place)))
             case "Required":
                 yield Mistake(path + join_pointer([kind.property]), IS_REQUIRED)
             case "Enum":
@@ -162,7 +162,7 @@ class MistakeReader:
         path = join_pointer(place)
         simple = [each[0] for each in alternatives if len(each) == 1 and _is_kind_of_value(each[0], here)]
         if len(simple) == len(alternatives):
-            yield _merge_simple(path, simple, _find_value(value, place))
+            yield _merge_simple(path, simple, find_value(value, place))
             return
         # An alternative for values of another type, or with another discriminator, is not the one that was meant.
         meant = [each for each in alternatives if not any(_is_kind_of_value(one, here) for one in each)] or alternatives
@@ -178,7 +178,7 @@ class MistakeReader:
         yield Mistake(path, f"matches none of {len(alternatives)} alternatives: {'; '.join(described)}")
 
     def _find_names(self, schema_path: Sequence[str | int]) -> tuple[str, ...]:
-        owner = _find_value(self._schema, schema_path[:-1])
+        owner = find_value(self._schema, schema_path[:-1])
         properties = owner.get("properties") if isinstance(owner, Mapping) else None
         return tuple(map(_write, properties)) if isinstance(properties, Mapping) else ()
 
@@ -255,7 +255,7 @@ def _restore_names(path: Sequence[str | int], value: Any) -> list[str | int]:
             )
         else:
             place.append(key)
-        value = _find_value(value, place[-1:])
+        value = find_value(value, place[-1:])
     return place
 
 
@@ -264,7 +264,7 @@ def _reads_as(name: str, number: int) -> bool:
     return digits.isdigit() and (digits.lstrip("0") or "0") == str(number)
 
 
-def _find_value(value: Any, keys: Sequence[str | int], missing: Any = None) -> Any:
+def find_value(value: Any, keys: Sequence[str | int], missing: Any = None) -> Any:
     """Return the value at ``keys``, in which an index may be a text; ``missing`` where there is none."""
     for key in keys:
         if isinstance(value, Mapping) and key in value:
@@ -353,7 +353,7 @@ def find_dead_references(schema: object) -> tuple[_Keys, ...]:
 
 
 def _has_place(schema: object, pointer: str) -> bool:
-    return isinstance(_find_value(schema, split_pointer(unquote(pointer))), (Mapping, bool))
+    return isinstance(find_value(schema, split_pointer(unquote(pointer))), (Mapping, bool))
 
 
 def _iterate_subschemas(schema: object, keys: _Keys, base: str) -> Iterator[tuple[_Keys, str, Mapping[str, Any]]]:
@@ -561,7 +561,7 @@ class EvaluationCounter:
                         self._anchors.setdefault(str(node.get(keyword)), node)
             return self._anchors.get(fragment, self._root)
         # The root stands for a place that is relative to another "$id", or percent-encoded.
-        return _find_value(self._root, split_pointer(fragment), self._root)
+        return find_value(self._root, split_pointer(fragment), self._root)
 
 
 def _schemas_of_child(node: _Schema, key: str | int) -> Iterator[object]:

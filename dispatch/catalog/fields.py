@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -10,7 +10,7 @@ import msgspec
 from dispatch._internal import excerpt, write_json
 from dispatch.catalog.descriptors import VERSION_EXAMPLE
 from dispatch.catalog.versions import is_version
-from dispatch.documents import FrozenDict, Report, describe_kind, describe_value, is_list, is_number, is_text, join_path
+from dispatch.documents import FrozenDict, Report, describe_value, join_path
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, parse_policy
 from dispatch.schemas import (
     DIALECT,
@@ -21,8 +21,8 @@ from dispatch.schemas import (
     Mistake,
     find_dead_references,
     find_dialect,
-    find_outside_references,
     find_schema_problems,
+    find_value,
     split_pointer,
     translate_schema,
     widen_schema,
@@ -108,8 +108,6 @@ def check_policy(raw: Mapping[str, Any], report: Report, base: Policy = DEFAULT_
 MAX_ROUNDS: Final = 20
 """Times that a schema of another system is checked after parts of it were removed; beyond it only its type is used."""
 
-_TYPES: Final = ("array", "boolean", "integer", "null", "number", "object", "string")
-
 
 class _Fault(NamedTuple):
     """A fault of a schema.
@@ -161,24 +159,16 @@ def read_schema(schema: Mapping[str, Any], report: Report, path: str, *, is_fore
             what = "another dialect than 2020-12, by which the schema is checked"
         report.add_warning(f"{path}.$schema", what, f'write "{DIALECT}", and the keywords of that dialect')
         schema = _freeze(translated)
-    faults = list(_find_faults(schema, ()))
-    faults += _find_outside(schema)
-    for fault in faults:
+    for fault in _find_faults(schema):
         report.add_error(_path_of(fault.place, path), fault.problem, fault.fix)
-    # The checks above have better words for the same mistakes, which the metaschema finds in parts of a value.
-    known = tuple(_path_of(fault.place, path) for fault in faults)
-    for fault in _find_problems(schema):
-        key = _path_of(fault.place, path)
-        if not any(key == each or key.startswith((f"{each}.", f"{each}[")) for each in known):
-            report.add_error(key, fault.problem, fault.fix)
     return _freeze(schema)
 
 
 def _widen(schema: Mapping[str, Any], report: Report, path: str) -> dict[str, Any]:
     """Return ``schema`` without what has a fault."""
     for _ in range(MAX_ROUNDS):
-        faults = [*_find_faults(schema, ()), *_find_outside(schema), *_find_dead_references(schema)]
-        faults = faults or list(_find_problems(schema))
+        dead = "a reference to a place that does not exist"
+        faults = [_Fault(place, dead, "") for place in find_dead_references(schema)] + list(_find_faults(schema))
         if not faults:
             return _freeze(schema)
         former = schema
@@ -231,23 +221,10 @@ def _place_of(pointer: str, schema: object) -> tuple[str | int, ...]:
     return tuple(place)
 
 
-def _find_outside(schema: Mapping[str, Any]) -> Iterator[_Fault]:
-    for mistake in find_outside_references(schema):
-        fix = 'copy the schema into "$defs" of this one, and write "$ref": "#/$defs/NAME"'
-        if mistake.path.endswith("/$schema"):
-            fix = f'write "{DIALECT}"'
-        yield _Fault(_place_of(mistake.path, schema), mistake.message, fix)
-
-
-def _find_problems(schema: Mapping[str, Any]) -> Iterator[_Fault]:
+def _find_faults(schema: Mapping[str, Any]) -> Iterator[_Fault]:
     for mistake in find_schema_problems(schema):
-        fix = "correct it as JSON Schema 2020-12 requires"
-        yield _Fault(_place_of(mistake.path, schema), _describe(mistake), fix)
-
-
-def _find_dead_references(schema: Mapping[str, Any]) -> Iterator[_Fault]:
-    for place in find_dead_references(schema):
-        yield _Fault(place, "a reference to a place that does not exist", 'write "$ref": "#/$defs/NAME"')
+        place = _place_of(mistake.path, schema)
+        yield _Fault(place, _describe(mistake), _find_fix(place, find_value(schema, place)))
 
 
 def _describe(mistake: Mistake) -> str:
@@ -255,98 +232,31 @@ def _describe(mistake: Mistake) -> str:
     return str(msgspec.structs.replace(mistake, path="")).removeprefix("the whole value ")
 
 
-def _find_faults(schema: object, place: tuple[str | int, ...]) -> Iterator[_Fault]:
-    """Yield each keyword whose value has a wrong type."""
-    if isinstance(schema, bool):
-        return
-    if not isinstance(schema, Mapping):
-        fix = 'write {"type": "string"}, or true for any value'
-        if isinstance(schema, tuple) and place[-1:] == ("items",):
-            fix = "rename 'items' to 'prefixItems', as in JSON Schema 2020-12"
-        yield _Fault(place, f"{describe_kind(schema)} instead of a schema", fix)
-        return
-    for keyword, value in schema.items():
-        at = (*place, keyword)
-        if keyword in SCHEMA_KEYWORDS:
-            yield from _find_faults(value, at)
-        elif keyword in SCHEMA_LIST_KEYWORDS:
-            if not isinstance(value, tuple) or not value:
-                kind = (
-                    "an empty list"
-                    if isinstance(value, tuple)
-                    else f"{describe_kind(value)} instead of a list of schemas"
-                )
-                yield _Fault(at, kind, 'write [{"type": "string"}], or remove it')
-                continue
-            for index, inner in enumerate(value):
-                yield from _find_faults(inner, (*at, index))
-        elif keyword in SCHEMA_OBJECT_KEYWORDS:
-            if not isinstance(value, Mapping):
-                problem = f"{describe_kind(value)} instead of an object of schemas"
-                yield _Fault(at, problem, 'write {"topic": {"type": "string"}}')
-                continue
-            for key, inner in value.items():
-                yield from _find_faults(inner, (*at, key))
-        elif keyword in _VALUES:
-            is_valid, expected, example = _VALUES[keyword]
-            if not is_valid(value):
-                fix = f'write "{keyword}": {write_json(example)}'
-                yield _Fault(at, f"{describe_value(value)} instead of {expected}", fix)
+def _find_fix(place: tuple[str | int, ...], value: object) -> str:
+    """Return how to correct ``value`` at ``place`` of a schema."""
+    keyword, above = (place[-1] if place else ""), (place[-2] if len(place) > 1 else "")
+    if keyword == "items" and isinstance(value, tuple):
+        return "rename 'items' to 'prefixItems', as in JSON Schema 2020-12"
+    if keyword in SCHEMA_KEYWORDS or above in SCHEMA_LIST_KEYWORDS or above in SCHEMA_OBJECT_KEYWORDS:
+        return 'write {"type": "string"}, or true for any value'
+    if keyword in ("$ref", "$dynamicRef"):
+        return 'copy the schema into "$defs" of this one, and write "$ref": "#/$defs/NAME"'
+    for key in (keyword, above):
+        if key in _EXAMPLES:
+            return f'write "{key}": {write_json(_EXAMPLES[key])}'
+    return "correct it as JSON Schema 2020-12 requires"
 
 
-def _is_flag(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_positive_number(value: Any) -> bool:
-    return is_number(value) and value > 0
-
-
-def _is_count(value: Any) -> bool:
-    return is_number(value) and value >= 0 and value == int(value)  # 2.0 is an integer in JSON Schema
-
-
-def _is_unique_texts(value: object) -> bool:
-    return isinstance(value, tuple) and all(isinstance(v, str) for v in value) and len(set(value)) == len(value)
-
-
-def _is_type(value: object) -> bool:
-    if isinstance(value, tuple):
-        return bool(value) and _is_unique_texts(value) and all(one in _TYPES for one in value)
-    return value in _TYPES
-
-
-def _is_texts_by_name(value: object) -> bool:
-    return isinstance(value, Mapping) and all(_is_unique_texts(names) for names in value.values())
-
-
-_Rule = tuple[Callable[[object], bool], str, Any]
-_TEXT: Final[_Rule] = (is_text, "a text", "…")
-_FLAG: Final[_Rule] = (_is_flag, "true or false", True)
-_COUNT: Final[_Rule] = (_is_count, "a whole number of at least 0", 1)
-_NUMBER: Final[_Rule] = (is_number, "a number", 1)
-
-_VALUES: Final[Mapping[str, _Rule]] = {
-    "type": (_is_type, f"one of {', '.join(_TYPES)}, or a list of them", "string"),
-    "required": (_is_unique_texts, "a list of different names, in the object that has the properties", ["topic"]),
-    "dependentRequired": (_is_texts_by_name, "an object of lists of names", {"unit": ["amount"]}),
-    "enum": (is_list, "a list", ["a", "b"]),
-    "examples": (is_list, "a list", ["a"]),
-    "multipleOf": (_is_positive_number, "a number above 0", 1),
-    **dict.fromkeys(("maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum"), _NUMBER),
-    **dict.fromkeys(
-        (
-            "maxLength", "minLength", "maxItems", "minItems", "maxContains", "minContains", "maxProperties",
-            "minProperties",
-        ),
-        _COUNT,
-    ),
-    **dict.fromkeys(("uniqueItems", "deprecated", "readOnly", "writeOnly"), _FLAG),
-    **dict.fromkeys(
-        (
-            "$schema", "$id", "$ref", "$anchor", "$dynamicRef", "$dynamicAnchor", "$comment", "title", "description",
-            "format", "pattern", "contentEncoding", "contentMediaType",
-        ),
-        _TEXT,
-    ),
-}  # fmt: skip
+_EXAMPLES: Final[Mapping[str | int, Any]] = {
+    **{key: [{"type": "string"}] for key in SCHEMA_LIST_KEYWORDS},
+    **{key: {"topic": {"type": "string"}} for key in SCHEMA_OBJECT_KEYWORDS},
+    **dict.fromkeys(("maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum", "multipleOf"), 1),
+    **dict.fromkeys(("maxLength", "minLength", "maxItems", "minItems", "maxProperties", "minProperties"), 1),
+    "$schema": DIALECT,
+    "type": "string",
+    "required": ["topic"],
+    "dependentRequired": {"unit": ["amount"]},
+    "enum": ["a", "b"],
+    "uniqueItems": True,
+}
+"""Values of keywords, for fixes."""
