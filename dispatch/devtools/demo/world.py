@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from dispatch.catalog import Catalog
 from dispatch.dispatcher import Dispatcher
-from dispatch.errors import DispatchError, Outcome, ToolError
+from dispatch.errors import DispatchError, ErrorType, Outcome, ToolError
 from dispatch.messaging.wire import Property, decode_request
 from dispatch.policy import DEFAULT_POLICY, RateLimit
 from dispatch.result import CallResult
@@ -146,14 +146,22 @@ class ToolScore:
 
     calls: int = 0
     latest: int = 0
-    ok: int = 0
-    errors: int = 0
     in_flight: int = 0
     chunks: int = 0
     last: str = ""
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     durations: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_LATENCIES))
     first_chunks: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_LATENCIES))
+
+    @property
+    def ok(self) -> int:
+        """Return the number of successful calls."""
+        return self.outcomes[Outcome.SUCCESS]
+
+    @property
+    def errors(self) -> int:
+        """Return the number of calls that ended otherwise."""
+        return self.outcomes.total() - self.ok
 
     def percentile(self, share: float) -> float | None:
         """Return the percentile ``share`` (0 to 1) of successful durations, by nearest rank; None without any."""
@@ -231,33 +239,23 @@ class Scoreboard:
             score.first_chunks.append(first_after)
         score.last = f"…{snippet(text[-40:])}"
 
-    def record_success(self, tool: str, text: str, duration: float) -> None:
-        """Record a successful call."""
-        score = self._end(tool, Outcome.SUCCESS)
-        score.ok += 1
-        score.durations.append(duration)
-        score.last = snippet(text)
-
-    def record_failure(self, tool: str, error: DispatchError) -> None:
-        """Record a failed call."""
-        score = self._end(tool, error.outcome)
-        score.errors += 1
-        score.last = f"✗ {error.type}"
-        self.examples.setdefault(error.outcome, Example(tool, error.type, error.message))
-
     def record_cancellation(self, tool: str) -> None:
         """Record a cancelled call."""
-        score = self._end(tool, Outcome.CANCELLED)
-        score.errors += 1
-        score.last = "✗ cancelled"
-        self.examples.setdefault(Outcome.CANCELLED, Example(tool, "cancelled", "The agent cancelled the call."))
+        error = DispatchError(ErrorType.CANCELLED, "The agent cancelled the call.")
+        self.record_end(tool, CallResult(tool, Outcome.CANCELLED, error=error))
 
-    def _end(self, tool: str, outcome: Outcome) -> ToolScore:
-        self.outcomes[outcome] += 1
-        score = self.tools[tool]
-        score.outcomes[outcome] += 1
+    def record_end(self, tool: str, result: CallResult) -> None:
+        """Record a call that has ended."""
+        score, error = self.tools[tool], result.error
+        self.outcomes[result.outcome] += 1
+        score.outcomes[result.outcome] += 1
         score.in_flight -= 1
-        return score
+        if error is None:
+            score.durations.append(result.duration)
+            score.last = snippet(result.text)
+        else:
+            score.last = f"✗ {error.type}"
+            self.examples.setdefault(result.outcome, Example(tool, error.type, error.message))
 
     @property
     def calls(self) -> int:
@@ -344,10 +342,7 @@ class Agent:
         except asyncio.CancelledError:
             self._board.record_cancellation(tool)
             raise
-        if result.error is None:
-            self._board.record_success(tool, result.text, result.duration)
-        else:
-            self._board.record_failure(tool, result.error)
+        self._board.record_end(tool, result)
         return result
 
     async def stream(self, tool: str, arguments: dict[str, Any], timeout: float | None = None) -> None:
@@ -359,13 +354,13 @@ class Agent:
             async for chunk in self._dispatcher.stream(tool, arguments, user=self.name, timeout=timeout):
                 self._board.record_chunk(tool, text + chunk, None if text else clock() - started)
                 text += chunk
+            result = CallResult(tool, Outcome.SUCCESS, text, duration=clock() - started)
         except DispatchError as error:
-            self._board.record_failure(tool, error)
+            result = CallResult(tool, error.outcome, error=error)
         except asyncio.CancelledError:
             self._board.record_cancellation(tool)
             raise
-        else:
-            self._board.record_success(tool, text, clock() - started)
+        self._board.record_end(tool, result)
 
     async def find_tool(self, step: Step) -> Step:
         """Return the step with the tool that a search finds, if the agent searches."""

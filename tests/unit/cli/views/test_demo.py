@@ -16,7 +16,8 @@ from dispatch.cli.screen import wrap_events
 from dispatch.devtools.demo import Demo
 from dispatch.devtools.demo.scenarios import Event
 from dispatch.devtools.demo.world import MIN_SECONDS
-from dispatch.errors import ToolError
+from dispatch.errors import Outcome, ToolError
+from dispatch.result import CallResult
 from tests.helpers.clock import advance
 from tests.unit.devtools.demo.scenarios.demo_run import run_demo
 
@@ -32,8 +33,8 @@ async def test_rows_lines_and_the_live_view_show_the_counts_of_the_moment() -> N
     board = demo.board
     for _ in range(3):
         board.record_start("tell-joke")
-    board.record_success("tell-joke", "ha\n[red]ha[/red]", 0.0125)
-    board.record_failure("tell-joke", ToolError("no-joke", "…"))
+    board.record_end("tell-joke", CallResult("tell-joke", Outcome.SUCCESS, "ha\n[red]ha[/red]", duration=0.0125))
+    board.record_end("tell-joke", CallResult("tell-joke", Outcome.TOOL_ERROR, error=ToolError("no-joke", "…")))
     row = next(line for line in drawn(demo).splitlines() if line.startswith("tell-joke"))
     assert row.split() == ["tell-joke", "3", "1", "1", "12.5", "12.5", "✗", "no-joke"]
     assert plain_line(demo).split() == ["0%", "3", "calls", "1", "ok", "1", "errors", "1", "in", "flight", "connecting"]
@@ -44,7 +45,7 @@ async def test_rows_lines_and_the_live_view_show_the_counts_of_the_moment() -> N
 async def test_an_answers_text_is_never_taken_for_markup() -> None:
     demo = Demo("memory://view", 10)
     demo.board.record_start("tell-joke")
-    demo.board.record_success("tell-joke", "[bold]ha", 0.01)
+    demo.board.record_end("tell-joke", CallResult("tell-joke", Outcome.SUCCESS, "[bold]ha", duration=0.01))
     assert "[bold]ha" in drawn(demo)
 
 
