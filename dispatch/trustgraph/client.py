@@ -136,11 +136,25 @@ def has_user_parameter(client: Any) -> bool:
     return bool(parameters) and parameters[0] == "user"
 
 
-async def call_back(callback: Callback, chunk: str) -> None:
-    """Call ``callback`` with ``chunk``, and await its result if it is awaitable."""
-    result = callback(chunk)
-    if inspect.isawaitable(result):
-        await result
+async def perform_call(calls: Calls, tool: ResolvedTool, given: Mapping[str, Any], options: CallOptions) -> str:
+    """Call ``tool`` with the values of :func:`bind_values`, and return its reply."""
+    result = await calls.perform(tool, given["arguments"] or {}, options)
+    if result.error is not None:
+        raise result.error
+    return result.text
+
+
+async def stream_call(calls: Calls, tool: ResolvedTool, given: Mapping[str, Any], options: CallOptions) -> str:
+    """Call ``tool`` likewise, give each chunk to the callback, and return all of them, joined."""
+    chunks: list[str] = []
+    stream = calls.stream(tool, given["arguments"] or {}, options)
+    async with contextlib.aclosing(stream):  # a callback that raises must not leave it open
+        async for chunk in stream:
+            chunks.append(chunk)
+            result = given["callback"](chunk)
+            if inspect.isawaitable(result):
+                await result
+    return "".join(chunks)
 
 
 # Guards around TrustGraph's own client: all but the choice of an instance, which remains the client's.
@@ -262,6 +276,11 @@ class WrappedClient:
             self._calls = Calls(runtime, self._authorizer, lambda *_: (), Listeners("a listener of calls"))
         return self._tool_guards
 
+    def _running_calls(self) -> Calls:
+        self._guards()
+        assert self._calls is not None
+        return self._calls
+
     def on_event(self, listener: Callable[[Event], object]) -> Callable[[], None]:
         """Call ``listener`` at every transition of the circuit breaker. Returns a function that removes the listener."""
         return self._events.subscribe(listener)
@@ -302,12 +321,7 @@ class WrappedClient:
         given = bind_values(("config", "arguments", "timeout"), values, named | {"timeout": limit})
         request = _ClientRequest(given["config"], given["arguments"])
         options = CallOptions(given["user"], given["timeout"], context=request)
-        self._guards()
-        assert self._calls is not None
-        result = await self._calls.perform(self._resolved, given["arguments"] or {}, options)
-        if result.error is not None:
-            raise result.error
-        return result.text
+        return await perform_call(self._running_calls(), self._resolved, given, options)
 
     async def call_streaming(self, *values: Any, timeout: float | None = None, **named: Any) -> str:
         """As :meth:`dispatch.ToolServiceClient.call_streaming`. The call is not retried once a chunk was given."""
@@ -318,12 +332,7 @@ class WrappedClient:
         request = _ClientRequest(given["config"], given["arguments"], is_stream=True)
         # The client has no limit for the time between two chunks.
         options = CallOptions(given["user"], given["timeout"], 2 * given["timeout"], context=request)
-        self._guards()
-        assert self._calls is not None
-        stream = self._calls.stream(self._resolved, given["arguments"] or {}, options)
-        async with contextlib.aclosing(stream):  # a callback that raises must not leave it open
-            async for chunk in stream:
-                await call_back(given["callback"], chunk)
+        await stream_call(self._running_calls(), self._resolved, given, options)
         return request.text
 
 
@@ -519,14 +528,9 @@ class ToolServiceClient:
             TypeError: neither dialect.
         """
         given = bind_values(("config", "arguments", "timeout"), values, named | {"timeout": timeout})
-        result = await self._dispatcher._running_calls.perform(
-            await self._resolve(),
-            given["arguments"] or {},
-            CallOptions(user=given["user"], timeout=given["timeout"], config=encode_config(given["config"])),
-        )
-        if result.error is not None:
-            raise result.error
-        return result.text
+        calls, tool = self._dispatcher._running_calls, await self._resolve()
+        config = encode_config(given["config"])
+        return await perform_call(calls, tool, given, CallOptions(given["user"], given["timeout"], config=config))
 
     async def call_streaming(self, *values: Any, timeout: float = DEFAULT_TIMEOUT_S, **named: Any) -> str:
         """``call_streaming([user,] config, arguments, callback, timeout=600)``: ``callback`` gets each chunk.
@@ -538,17 +542,7 @@ class ToolServiceClient:
             DispatchError, TypeError: as :meth:`call`.
         """
         given = bind_values(("config", "arguments", "callback", "timeout"), values, named | {"timeout": timeout})
-        chunks: list[str] = []
+        calls, tool = self._dispatcher._running_calls, await self._resolve()
         timeout = given["timeout"]  # TrustGraph's client has no other limit
-        stream = self._dispatcher._running_calls.stream(
-            await self._resolve(),
-            given["arguments"] or {},
-            CallOptions(
-                user=given["user"], timeout=timeout, idle_timeout=timeout, config=encode_config(given["config"])
-            ),
-        )
-        async with contextlib.aclosing(stream):  # a callback that raises must not leave it open
-            async for chunk in stream:
-                chunks.append(chunk)
-                await call_back(given["callback"], chunk)
-        return "".join(chunks)
+        options = CallOptions(given["user"], timeout, timeout, config=encode_config(given["config"]))
+        return await stream_call(calls, tool, given, options)
