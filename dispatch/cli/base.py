@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TextIO, TypeVar
 import msgspec
 import typer
 
+from dispatch._internal import cancel_and_wait
 from dispatch.admin import Admin, check_admin
 from dispatch.announcements.messages import DEFAULT_TOPIC
 from dispatch.announcements.trust import Trust, TrustFileError
@@ -802,6 +803,24 @@ class _InterruptHandler:
         cancel, self._cancel = self._cancel, None  # at most once
         if cancel is not None:
             cancel()
+
+
+async def run_until_sigterm(main: Coroutine[Any, Any, object]) -> None:
+    """Run ``main`` until it ends, or SIGTERM cancels it; Ctrl-C cancels this coroutine, and so ``main``.
+
+    Raises:
+        Exception: of ``main``.
+    """
+    task = asyncio.ensure_future(main)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+        await cancel_and_wait([task])
 
 
 def report_admin(url: str | None) -> None:

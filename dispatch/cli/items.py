@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
-import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
@@ -33,6 +31,7 @@ from dispatch.cli.base import (
     print_out,
     print_warning,
     run_async,
+    run_until_sigterm,
     with_settings,
 )
 from dispatch.cli.sources import connect_sources, load_catalog, make_trustgraph_config, run_with_progress
@@ -548,12 +547,6 @@ def mirror(
     async def run() -> None:
         async with connect_sources(settings, [config, announced], "dispatch mirror"):
             print_err(f"Mirroring {topic} into workspace '{workspace}'. Ctrl-C ends it and leaves what it has written.")
-            following = asyncio.create_task(Mirror(announced, config, report).follow())
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, following.cancel)
-            try:
-                await following
-            except asyncio.CancelledError:
-                if not following.cancelled():
-                    raise
+            await run_until_sigterm(Mirror(announced, config, report).follow())
 
     run_async(run())

@@ -35,6 +35,7 @@ from dispatch.cli.base import (
     report_admin,
     require_seconds,
     run_async,
+    run_until_sigterm,
     show_logs,
     with_settings,
 )
@@ -613,23 +614,12 @@ async def _serve(dispatcher: Dispatcher, serving: Coroutine[Any, Any, None], add
     try:
         async with dispatcher:
             report_admin(dispatcher.admin_url)
-            task = asyncio.create_task(serving)
-            stopped = asyncio.Event()
-            loop = asyncio.get_running_loop()
-            loop.add_signal_handler(signal.SIGTERM, stopped.set)
-            stopping = asyncio.create_task(stopped.wait())
             try:
-                await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                loop.remove_signal_handler(signal.SIGTERM)
-                stopping.cancel()
-                task.cancel()
-                await asyncio.wait([task])
-            error = None if task.cancelled() else task.exception()
-            if isinstance(error, OSError) and address is not None:
+                await run_until_sigterm(serving)
+            except OSError as error:
+                if address is None:
+                    raise
                 problem = f"MCP cannot be served on {address} ({error.strerror or error})."
-                raise CliError(problem, "use another port (0: any free one)", Exit.TRANSPORT)
-            if error is not None:
-                raise error
+                raise CliError(problem, "use another port (0: any free one)", Exit.TRANSPORT) from None
     finally:
         serving.close()

@@ -913,6 +913,7 @@ class ToolWatch:
         self._show = show
         self._known_circuits: dict[str, str] = {}
         self._metrics_problem = ""
+        self._state = WatchedState({}, (), {}, None)
         self._read: tuple[Merged, tuple[SourceStatus, ...], tuple[int, ...] | None] | None = None
         self.is_started = False
 
@@ -930,27 +931,21 @@ class ToolWatch:
             state = self._read_state(WatchedState({}, (), {}, circuits))
             self.is_started = True
             self._show(None, (), state)
-            await self._follow(events, state)
+            self._state = state
+            tasks = [asyncio.create_task(self._follow_events(events)), asyncio.create_task(self._follow_circuits())]
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in tasks:
+                    if task.done():
+                        task.result()
+            finally:
+                await cancel_and_wait(tasks)
 
-    async def _follow(self, events: EventStream, state: WatchedState) -> None:
-        event = asyncio.create_task(_await_event(events))
-        circuits = asyncio.create_task(self._await_circuits())
-        try:
-            while True:
-                await asyncio.wait((event, circuits), return_when=asyncio.FIRST_COMPLETED)
-                if event.done():
-                    found = event.result()
-                    if found is None:
-                        return
-                    event = asyncio.create_task(_await_event(events))
-                    if isinstance(found, _SHOWN):
-                        former, state = state, self._read_state(state)
-                        self._show(found, state.list_changes(former), state)
-                if circuits.done():
-                    state = self._show_circuits(circuits.result(), state)
-                    circuits = asyncio.create_task(self._await_circuits())
-        finally:
-            await cancel_and_wait((event, circuits))
+    async def _follow_events(self, events: EventStream) -> None:
+        async for event in events:
+            if isinstance(event, _SHOWN):
+                former, self._state = self._state, self._read_state(self._state)
+                self._show(event, self._state.list_changes(former), self._state)
 
     def _read_state(self, former: WatchedState) -> WatchedState:
         """Return ``former`` if nothing has changed: one activation is reported by up to a thousand events."""
@@ -973,20 +968,23 @@ class ToolWatch:
             former.circuits,
         )
 
-    async def _await_circuits(self) -> Mapping[str, str] | CliError:
+    async def _follow_circuits(self) -> None:
         if not self._metrics:
             await asyncio.get_running_loop().create_future()
-        await asyncio.sleep(CIRCUITS_EVERY_S)
-        try:
-            return await asyncio.to_thread(read_circuits, self._metrics)
-        except CliError as error:
-            return error
+        while True:
+            await asyncio.sleep(CIRCUITS_EVERY_S)
+            found: Mapping[str, str] = {}
+            problem = ""
+            try:
+                found = await asyncio.to_thread(read_circuits, self._metrics)
+            except CliError as error:
+                problem = error.message
+            self._show_circuits(found, problem)
 
-    def _show_circuits(self, found: Mapping[str, str] | CliError, state: WatchedState) -> WatchedState:
-        """Show changed circuits, and return the state with them. While the metrics cannot be read, they are unknown."""
-        problem = found.message if isinstance(found, CliError) else ""
-        circuits = {} if isinstance(found, CliError) else found
-        now = state._replace(circuits=circuits)
+    def _show_circuits(self, circuits: Mapping[str, str], problem: str) -> None:
+        """Show changed circuits; none while the metrics cannot be read, because of ``problem``."""
+        state = self._state
+        now = self._state = state._replace(circuits=circuits)
         if problem != self._metrics_problem:
             self._metrics_problem = problem
             self._show(problem or "The metrics are read again.", (), now)
@@ -998,11 +996,6 @@ class ToolWatch:
                 event = CircuitChanged(time.time(), tool, None, former, circuit, "read from the metrics")
                 self._show(event, [f"circuit of {tool}: {former} → {circuit}"], now)
         self._known_circuits.update(circuits)
-        return now
-
-
-async def _await_event(events: EventStream) -> Event | None:
-    return await anext(events, None)
 
 
 # The displays of ``dispatch tools --watch``: JSON, lines, or a live table on a terminal.
