@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,10 +12,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from benchmarks.cluster.load import RIGHT, WAIT_S, services, tools
 from benchmarks.harness.processes import ROOT, Child, product_command
-from dispatch.devtools.localbroker import AdminError, LocalBrokerError
+from dispatch.devtools.localbroker import LOOPBACK, AdminError, LocalBrokerError
 from dispatch.devtools.localcluster import LocalCluster
 
 RATE = 400.0
@@ -49,17 +52,18 @@ def unload(cluster: LocalCluster) -> None:
 
 def freeze(cluster: LocalCluster) -> None:
     """Suspend the broker that owns a topic for 10 s."""
-    number = victim(cluster)
-    cluster.pause(number)
+    process = cluster.process(cluster.broker(victim(cluster)))
+    process.suspend()
     time.sleep(10.0)
-    cluster.resume(number)
+    process.send_signal(signal.SIGCONT)
 
 
 def shed(cluster: LocalCluster) -> None:
     """Let the load balancer move bundles: it looks once a minute."""
-    cluster.admin().configure("loadBalancerSheddingEnabled", "true")
+    path = "brokers/configuration/loadBalancerSheddingEnabled"
+    cluster.admin().request("POST", f"{path}/true")
     time.sleep(75.0)
-    cluster.admin().configure("loadBalancerSheddingEnabled", "false")
+    cluster.admin().request("POST", f"{path}/false")
 
 
 def victim(cluster: LocalCluster) -> int:
@@ -187,8 +191,22 @@ def loaded(
 
 def owners(cluster: LocalCluster) -> dict[str, int]:
     """Return the number of the broker that owns each topic."""
+    admin, numbers = cluster.admin(), {node.url: node.number for node in cluster.brokers}
+
+    def owner(topic: str) -> int:
+        place = quote(topic.replace("://", "/", 1))
+        return numbers[admin.request("GET", f"/lookup/v2/topic/{place}")["brokerUrl"]]
+
+    return {topic: owner(topic) for name in NAMESPACES for topic in admin.topics(name)}
+
+
+def spread(cluster: LocalCluster, namespace: str) -> None:
+    """Assign the bundles of a namespace to the brokers in turn."""
     admin = cluster.admin()
-    return {topic: cluster.owner(topic).number for name in NAMESPACES for topic in admin.topics(name)}
+    bundles = itertools.pairwise(admin.request("GET", f"namespaces/{namespace}/bundles")["boundaries"])
+    for (low, high), node in zip(bundles, itertools.cycle(cluster.brokers), strict=False):
+        to = f"{LOOPBACK}:{node.web_port}"
+        admin.request("PUT", f"namespaces/{namespace}/{low}_{high}/unload?destinationBroker={to}")
 
 
 def persist(action: Callable[[], Any]) -> Any:
@@ -206,7 +224,7 @@ def persist(action: Callable[[], Any]) -> Any:
 def measure(cluster: LocalCluster, load: Load, fault: str) -> Finding:
     """Run the load during ``fault``, and return what it shows; all brokers run afterwards."""
     for namespace in NAMESPACES:
-        persist(partial(cluster.spread, namespace))
+        persist(partial(spread, cluster, namespace))
     time.sleep(3.0)
     before, number = persist(partial(owners, cluster)), persist(partial(victim, cluster))
     load.begin()

@@ -10,7 +10,6 @@ import dataclasses
 import errno
 import fcntl
 import ipaddress
-import itertools
 import json
 import os
 import random
@@ -59,18 +58,6 @@ class LocalBrokerUnavailableError(LocalBrokerError):
     def __init__(self, problems: list[str], fix: str) -> None:
         super().__init__(f"no Pulsar broker can be started here: {'; '.join(problems)}.\n{fix}")
         self.problems = problems
-
-
-class PortInUseError(LocalBrokerError):
-    """A requested port is in use by another process.
-
-    Attributes:
-        port: the port.
-    """
-
-    def __init__(self, port: int, fix: str) -> None:
-        super().__init__(f"port {port} on 127.0.0.1 is in use: {fix}")
-        self.port = port
 
 
 class AdminError(LocalBrokerError):
@@ -392,12 +379,12 @@ def find_free_ports(count: int) -> tuple[int, ...]:
 
 
 def require_free(port: int, fix: str) -> None:
-    """Raise `PortInUseError` with `fix` in its message unless a server can listen on loopback `port`."""
+    """Raise `LocalBrokerError` with `fix` in its message unless a server can listen on loopback `port`."""
     if not 0 < port < 65_536:
         raise LocalBrokerError(f"{port} is not a TCP port: use 1 to 65535")
     with _tcp_socket() as probe:
         if not _bind(probe, port):
-            raise PortInUseError(port, fix)
+            raise LocalBrokerError(f"port {port} on {LOOPBACK} is in use: {fix}")
 
 
 def is_listening(port: int) -> bool:
@@ -480,26 +467,22 @@ class Admin:
     def is_ready(self) -> bool:
         """Return whether the broker serves its default namespace; never raises `AdminError`."""
         try:
-            self._request("GET", "namespaces/public/default")
+            self.request("GET", "namespaces/public/default")
         except AdminError:
             return False
         return True
 
     def clusters(self) -> list[str]:
         """List the clusters; a local broker has one, `standalone`."""
-        return _names(self._request("GET", "clusters"))
-
-    def tenants(self) -> list[str]:
-        """List the tenants."""
-        return _names(self._request("GET", "tenants"))
+        return _names(self.request("GET", "clusters"))
 
     def namespaces(self, tenant: str) -> list[str]:
         """List the tenant's namespaces as `tenant/namespace`; raises `AdminError` 404 for an unknown tenant."""
-        return _names(self._request("GET", f"namespaces/{_segment(tenant)}"))
+        return _names(self.request("GET", f"namespaces/{_segment(tenant)}"))
 
     def topics(self, namespace: str) -> list[str]:
         """List the full names of the topics of `tenant/namespace`, without Pulsar's system topics."""
-        return sorted(_names(self._request("GET", f"namespaces/{_namespace(namespace)}/topics?mode=ALL")))
+        return sorted(_names(self.request("GET", f"namespaces/{_namespace(namespace)}/topics?mode=ALL")))
 
     def stats(self, topic: str) -> dict[str, Any]:
         """Return the statistics of a topic, given by its full name, as the broker reports them.
@@ -511,32 +494,14 @@ class Admin:
         parts = name.split("/", 2)
         if not separator or kind not in ("persistent", "non-persistent") or len(parts) != 3 or not all(parts):
             raise ValueError(f"{topic!r} is not a full topic name: use for example non-persistent://tg/request/joke")
-        response = self._request("GET", f"{kind}/{'/'.join(_segment(part) for part in parts)}/stats")
+        response = self.request("GET", f"{kind}/{'/'.join(_segment(part) for part in parts)}/stats")
         if not isinstance(response, dict):
             raise AdminError(200, "the response is not a JSON object", f"GET {kind} stats")
         return response
 
-    def owner(self, topic: str) -> str:
-        """Return the URL for clients of the broker that owns the topic, given by its full name; Pulsar assigns one."""
-        kind, _, name = topic.partition("://")
-        found = self._request("GET", f"/lookup/v2/topic/{kind}/{'/'.join(map(_segment, name.split('/')))}")
-        return str(found["brokerUrl"])
-
-    def bundles(self, namespace: str) -> list[str]:
-        """List the bundles of `tenant/namespace`, in which its topics are assigned to brokers."""
-        found = self._request("GET", f"namespaces/{_namespace(namespace)}/bundles")["boundaries"]
-        return [f"{low}_{high}" for low, high in itertools.pairwise(found)]
-
-    def unload(self, namespace: str, bundle: str = "", destination: str = "") -> None:
-        """Unload `tenant/namespace`, or one bundle of it: its topics close, and a broker is assigned again. `destination` is
-        the host and port of a broker's admin interface."""
-        part = f"/{bundle}" if bundle else ""
-        to = f"?destinationBroker={_segment(destination)}" if destination else ""
-        self._request("PUT", f"namespaces/{_namespace(namespace)}{part}/unload{to}")
-
-    def configure(self, name: str, value: str) -> None:
-        """Change a dynamic setting of all brokers."""
-        self._request("POST", f"brokers/configuration/{_segment(name)}/{_segment(value)}")
+    def unload(self, namespace: str) -> None:
+        """Unload `tenant/namespace`: its topics close, and each bundle of them is assigned to a broker again."""
+        self.request("PUT", f"namespaces/{_namespace(namespace)}/unload")
 
     def ensure_tenant(self, tenant: str) -> bool:
         """Create the tenant, allowed on every cluster, if it does not exist; return whether it was created."""
@@ -558,14 +523,24 @@ class Admin:
 
     def _create(self, path: str, body: dict[str, Any]) -> bool:
         try:
-            self._request("PUT", path, body)
+            self.request("PUT", path, body)
         except AdminError as error:
             if error.status == 409:  # created concurrently
                 return False
             raise
         return True
 
-    def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    def request(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Return the JSON value that the broker answers; None: an empty answer.
+
+        Args:
+            method: of HTTP.
+            path: below `/admin/v2/`, or from the root with `/` before it; quoted.
+            body: sent as JSON.
+
+        Raises:
+            AdminError: the broker refused the request, or did not answer with JSON.
+        """
         url = f"{self.web_url}{path}" if path.startswith("/") else f"{self.web_url}/admin/v2/{path}"
         request = urllib.request.Request(url, method=method, headers={"Accept": "application/json"})
         if body is not None:
@@ -1318,7 +1293,6 @@ class LocalBroker:
 
         Raises:
             LocalBrokerError: the broker did not start; the message names cause and fix.
-            PortInUseError: `port` or `web_port` is in use.
         """
         if detached and data_dir is None:
             raise ValueError("a detached broker requires data_dir: a temporary one would never be deleted")
@@ -1421,16 +1395,6 @@ class LocalBroker:
         """
         self.process.terminate(STOP_GRACE)
         self._launch(None)
-
-    def pause(self) -> None:
-        """Suspend the broker (SIGSTOP): connections stay open without responses."""
-        if not self.process.suspend():
-            raise LocalBrokerError("the broker has ended")
-
-    def resume(self) -> None:
-        """Resume the broker after `pause` (SIGCONT)."""
-        if not self.process.send_signal(signal.SIGCONT):
-            raise LocalBrokerError("the broker has ended")
 
     def stop(self) -> None:
         """Stop the broker (SIGTERM; SIGKILL after 10 s) and delete temporary data. Idempotent."""
@@ -1571,8 +1535,8 @@ def start_detached(
 
     Raises:
         LocalBrokerUnavailableError: this machine cannot start a broker.
-        PortInUseError: a port is in use.
-        LocalBrokerError: the broker did not start, or a broker is running and `wipe` or another port was requested.
+        LocalBrokerError: the broker did not start, a port is in use, or a broker is running and `wipe` or another port was
+            requested.
     """
     with hold_lock(_folder() / "lock", waiting=_BUSY, report=report):
         running = status()

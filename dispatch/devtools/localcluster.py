@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -204,24 +202,9 @@ class LocalCluster:
                 return Admin(node.web_url)
         raise LocalBrokerError("no broker of the cluster answers: see 'dispatch broker cluster status'")
 
-    def owner(self, topic: str) -> Node:
-        """Return the broker that owns the topic, given by its full name."""
-        url = self.admin().owner(topic)
-        return next(node for node in self.brokers if node.url == url)
-
     def kill(self, number: int) -> None:
         """Kill a broker (SIGKILL) like a crash; its ports are kept for `restart`."""
         self.process(self.broker(number)).kill()
-
-    def pause(self, number: int) -> None:
-        """Suspend a broker (SIGSTOP): connections stay open without responses."""
-        if not self.process(self.broker(number)).suspend():
-            raise LocalBrokerError(f"broker {number} is not running")
-
-    def resume(self, number: int) -> None:
-        """Resume a broker after `pause` (SIGCONT)."""
-        if not self.process(self.broker(number)).send_signal(signal.SIGCONT):
-            raise LocalBrokerError(f"broker {number} is not running")
 
     def restart(self, number: int) -> None:
         """Stop a broker (SIGTERM) if it is running, start it on the same ports, and wait until it is ready.
@@ -236,12 +219,6 @@ class LocalCluster:
     def unload(self, namespace: str) -> None:
         """Unload `tenant/namespace`: every bundle of its topics is assigned to a broker again."""
         self.admin().unload(namespace)
-
-    def spread(self, namespace: str) -> None:
-        """Assign the bundles of `tenant/namespace` to the brokers in turn."""
-        admin = self.admin()
-        for bundle, node in zip(admin.bundles(namespace), itertools.cycle(self.brokers), strict=False):
-            admin.unload(namespace, bundle, f"{LOOPBACK}:{node.web_port}")
 
     def stop(self) -> None:
         """Kill all processes and delete their data. Idempotent."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -60,11 +61,11 @@ def outage(broker: LocalBroker, seconds: float, way: str) -> tuple[float, float]
     """
     began = time.monotonic()
     if way == "paused":
-        broker.pause()
+        broker.process.suspend()
         try:
             time.sleep(seconds)
         finally:
-            broker.resume()
+            broker.process.send_signal(signal.SIGCONT)
         return began, time.monotonic()
     broker.kill()
     time.sleep(max(0.0, seconds - START_S))

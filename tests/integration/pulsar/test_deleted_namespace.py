@@ -23,14 +23,14 @@ pytestmark = pytest.mark.pulsar
 
 def delete_namespace(admin: Admin, namespace: str) -> None:
     """Delete a namespace that is in use. Brokers refuse that unless they were told to allow it, so first its topics."""
-    admin._request("POST", f"namespaces/{namespace}/autoTopicCreation", {"allowAutoTopicCreation": False})
+    admin.request("POST", f"namespaces/{namespace}/autoTopicCreation", {"allowAutoTopicCreation": False})
     for _ in range(20):
         for topic in admin.topics(namespace):
             kind, _, name = topic.partition("://")
             with contextlib.suppress(AdminError):  # gone by itself
-                admin._request("DELETE", f"{kind}/{name}?force=true")
+                admin.request("DELETE", f"{kind}/{name}?force=true")
         try:
-            admin._request("DELETE", f"namespaces/{namespace}")
+            admin.request("DELETE", f"namespaces/{namespace}")
             return
         except AdminError as error:
             if error.status not in (409, 412, 500):  # a topic is just being made or deleted

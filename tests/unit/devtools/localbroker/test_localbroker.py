@@ -20,7 +20,6 @@ from dispatch.devtools.localbroker import (
     AdminError,
     Configuration,
     LocalBrokerError,
-    PortInUseError,
     Ports,
     apply_settings,
     create_namespaces,
@@ -89,9 +88,9 @@ def test_ready_is_a_question_and_never_an_error(admin_stand_in: AdminStandIn) ->
 def test_the_token_travels_and_its_lack_is_explained(admin_stand_in: AdminStandIn) -> None:
     admin_stand_in.token = "sesame"
 
-    assert Admin(admin_stand_in.url, "sesame").tenants() == ["public"]
+    assert Admin(admin_stand_in.url, "sesame").request("GET", "tenants") == ["public"]
     with pytest.raises(AdminError, match="HTTP 401: Authentication required; use the token of a superuser") as caught:
-        Admin(admin_stand_in.url).tenants()
+        Admin(admin_stand_in.url).request("GET", "tenants")
 
     assert caught.value.status == 401
     assert caught.value.reason == "Authentication required"
@@ -449,10 +448,8 @@ def test_a_port_somebody_listens_on_is_in_use(address: str) -> None:
     with socket.create_server((address, 0)) as server:
         port = server.getsockname()[1]
 
-        with pytest.raises(PortInUseError, match=rf"port {port} .* is in use: take --port") as caught:
+        with pytest.raises(LocalBrokerError, match=rf"port {port} .* is in use: take --port"):
             require_free(port, "take --port")
-
-    assert caught.value.port == port
 
 
 def test_a_port_with_nothing_but_closed_connections_is_free() -> None:
