@@ -318,6 +318,19 @@ SCHEMA_OBJECT_KEYWORDS: Final = frozenset(
 _Keys = tuple[str | int, ...]
 
 
+def map_subschemas(schema: Mapping[str, Any], convert: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return ``schema`` with each of the schemas directly in it converted."""
+    result = dict(schema)
+    for keyword, value in schema.items():
+        if keyword in SCHEMA_KEYWORDS:
+            result[keyword] = convert(value)
+        elif keyword in SCHEMA_LIST_KEYWORDS and isinstance(value, (list, tuple)):
+            result[keyword] = type(value)(map(convert, value))
+        elif keyword in SCHEMA_OBJECT_KEYWORDS and isinstance(value, Mapping):
+            result[keyword] = {name: convert(each) for name, each in value.items()}
+    return result
+
+
 def find_outside_references(schema: object) -> tuple[Mistake, ...]:
     """Return the places of ``$ref``, ``$dynamicRef`` and ``$schema`` whose address is neither in ``schema`` nor part of
     JSON Schema 2020-12. Values of keywords that are no schemas (``default``, ``const``, ``enum``, …) are not searched."""
@@ -848,14 +861,7 @@ def _translate(schema: Any, dialect: Dialect, *, is_root: bool = False) -> Any:
     _translate_bounds(result)
     _translate_place(result)
     _translate_flags(result)
-    for keyword, value in result.items():
-        if keyword in SCHEMA_KEYWORDS:
-            result[keyword] = _translate(value, dialect)
-        elif keyword in SCHEMA_LIST_KEYWORDS and _is_list(value):
-            result[keyword] = type(value)(_translate(each, dialect) for each in value)
-        elif keyword in SCHEMA_OBJECT_KEYWORDS and isinstance(value, Mapping):
-            result[keyword] = {name: _translate(each, dialect) for name, each in value.items()}
-    return result
+    return map_subschemas(result, lambda each: _translate(each, dialect))
 
 
 def _translate_named(result: dict[str, Any], dialect: Dialect, *, is_root: bool) -> None:

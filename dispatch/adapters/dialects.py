@@ -7,25 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from dispatch.schemas import SCHEMA_KEYWORDS, SCHEMA_LIST_KEYWORDS, SCHEMA_OBJECT_KEYWORDS
+from dispatch.schemas import find_value, map_subschemas, split_pointer
 
 # References within a schema.
 
 
 def resolve_reference(root: Mapping[str, Any], reference: object) -> Any:
     """Return the schema at ``#`` or ``#/path``; None: there is none. Nothing is fetched."""
-    if not isinstance(reference, str) or not reference.startswith("#"):
-        return None
-    found: Any = root
-    for part in reference[1:].split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, Mapping) and key in found:
-            found = found[key]
-        elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-            found = found[int(key)]
-        else:
-            return None
-    return found if reference == "#" or reference.startswith("#/") else None
+    if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
+        return find_value(root, split_pointer(reference))
+    return None
 
 
 # The root of a schema as an object: OpenAI and Anthropic refuse a combination of schemas there.
@@ -270,7 +261,6 @@ class _StrictBuilder:
 # Gemini's dialect: OpenAPI's subset of JSON Schema, without references and combinations other than ``anyOf``.
 
 
-_KINDS: Final = ("string", "integer", "number", "boolean", "object", "array")
 _GEMINI_FORMATS: Final = {
     "string": frozenset({"date-time", "enum"}),
     "integer": frozenset({"int32", "int64"}),
@@ -598,14 +588,7 @@ def add_items(schema: Any) -> Any:
     """Return a schema whose arrays all have ``items``: OpenAI refuses one without."""
     if not isinstance(schema, Mapping):
         return schema
-    added = dict(schema)
-    for key, value in schema.items():
-        if key in SCHEMA_KEYWORDS:
-            added[key] = add_items(value)
-        elif key in SCHEMA_LIST_KEYWORDS and isinstance(value, list):
-            added[key] = [add_items(each) for each in value]
-        elif key in SCHEMA_OBJECT_KEYWORDS and isinstance(value, Mapping):
-            added[key] = {name: add_items(each) for name, each in value.items()}
+    added = map_subschemas(schema, add_items)
     if "array" in _list_kinds(schema.get("type")):
         added.setdefault("items", {})
     return added
