@@ -263,6 +263,15 @@ def thaw(value: Any) -> Any:
     return [thaw(inner) for inner in value] if isinstance(value, tuple) else value
 
 
+def is_finite(value: object) -> bool:
+    """Return whether a value of JSON's types has no number that JSON cannot express, at any depth."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(map(is_finite, value.values()))
+    return not isinstance(value, list) or all(map(is_finite, value))
+
+
 def join_path(path: str, key: str) -> str:
     """Return the path of ``key`` in the object at ``path``: ``policy.retry``; an unusual key is in brackets."""
     if not _PLAIN_KEY.fullmatch(key):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -52,6 +53,8 @@ class ItemKey(NamedTuple):
 
 MAX_MODEL_NAME_CHARS: Final = 64
 """Characters of a tool's name that the APIs of models accept."""
+MODEL_NAME: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_MODEL_NAME_CHARS}}}")
+"""Names that all models accept."""
 
 
 def check_version(version: str | None, item_key: ItemKey, report: Report, path: str = "") -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +21,7 @@ from dispatch.catalog.descriptors import (
 )
 from dispatch.catalog.fields import (
     MAX_MODEL_NAME_CHARS,
+    MODEL_NAME,
     ItemKey,
     add_namespace,
     check_policy,
@@ -141,8 +141,6 @@ TOOL_KEYS: Final = ("type", *rules_of(ToolDescriptor))
 """Keys of a tool's descriptor, besides the config parameters of its service."""
 _TRUSTGRAPH_KEYS: Final = ("type", "name", "description", "service", "arguments", "group", "state", "applicable-states")
 _SILENT: Final = ("id",)  # TrustGraph's own agent reads it
-
-_MODEL_NAME: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_MODEL_NAME_CHARS}}}")
 
 
 def read_tool(
@@ -284,7 +282,7 @@ def _config(
 
 
 def _warn_about_model(tool: ToolDescriptor, name: str, raw: Mapping[str, Any], report: Report) -> None:
-    if name and not _MODEL_NAME.fullmatch(name):
+    if name and not MODEL_NAME.fullmatch(name):
         report.add_warning(
             "name",
             f"many models reject the tool name '{excerpt(name)}'",

@@ -6,7 +6,6 @@ import collections.abc
 import contextlib
 import functools
 import inspect
-import math
 import re
 import sys
 import types
@@ -18,7 +17,8 @@ import msgspec
 
 from dispatch._internal import NamedFields, excerpt, read_text, type_name
 from dispatch.calls.error_messages import error_from_argument_mistakes
-from dispatch.documents import Report
+from dispatch.catalog.fields import MODEL_NAME
+from dispatch.documents import Report, is_finite
 from dispatch.errors import ErrorType, InvalidArgumentsError
 from dispatch.messaging.wire import encode_custom, is_pydantic, pydantic_adapter
 from dispatch.schemas import InvalidSchemaError, Mistake, SchemaValidator
@@ -333,7 +333,6 @@ def iterate_members(annotation: Any) -> Iterator[Any]:
         yield annotation
 
 
-_MODEL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LARGEST_EXACT: Final = 2**53
 _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
@@ -392,7 +391,7 @@ class Arguments:
     def _read(self, parameter: Parameter, report: Report) -> tuple[Any, dict[str, Any]]:
         """Return the type and the schema of a parameter."""
         name, default = parameter.name, parameter.default
-        if not _MODEL_NAME.fullmatch(name):
+        if not MODEL_NAME.fullmatch(name):
             report.add_error(
                 name,
                 f"models refuse the name '{excerpt(name)}'",
@@ -511,16 +510,9 @@ def _as_json(value: Any) -> Any:
         TypeError, ValueError: JSON cannot express it.
     """
     result = msgspec.to_builtins(value, str_keys=True, enc_hook=encode_custom)
-    if not _is_finite(result):
+    if not is_finite(result):
         raise ValueError("a number that is not finite")
     return result
-
-
-def _is_finite(value: Any) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    inner: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return all(map(_is_finite, inner))
 
 
 def _as_whole_numbers(value: Any) -> Any:

@@ -21,7 +21,7 @@ from dispatch._internal import excerpt, explain_keywords, find_near_names, read_
 from dispatch.calls.local import CallContext, LocalInstance, RefusedCallError
 from dispatch.catalog.catalog import check_items
 from dispatch.catalog.descriptors import CatalogError
-from dispatch.catalog.fields import MAX_MODEL_NAME_CHARS
+from dispatch.catalog.fields import MAX_MODEL_NAME_CHARS, MODEL_NAME
 from dispatch.catalog.items import Item, Refused
 from dispatch.catalog.sources import OnChange, run_in_thread
 from dispatch.documents import Problem, Report
@@ -205,12 +205,10 @@ class FunctionTool:
         return "async" if inspect.iscoroutinefunction(call) else "thread"
 
     def _check_name(self) -> None:
-        name = self.full_name
-        is_refused = not name.isascii() or not name.replace("-", "_").replace("_", "a").isalnum()
-        if is_refused or len(name) > MAX_MODEL_NAME_CHARS:
+        if not MODEL_NAME.fullmatch(self.full_name):
             self.report.add_error(
                 "",
-                f"models refuse the name '{excerpt(name)}'",
+                f"models refuse the name '{excerpt(self.full_name)}'",
                 f"give it a name with @dispatch.tool(name=…): at most {MAX_MODEL_NAME_CHARS} letters A to Z, digits, "
                 "'-' and '_'",
             )

@@ -7,7 +7,6 @@ tools only the ones that are not usable are refused. No text of an error has a v
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -33,7 +32,7 @@ from mcp_types import (
 from mcp_types.methods import parse_server_notification, parse_server_request, validate_server_result
 
 from dispatch._internal import excerpt, scalar_value
-from dispatch.documents import describe_kind
+from dispatch.documents import describe_kind, is_finite
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 """Bytes of a message of a server. One that is longer ends the connection: its end cannot be found."""
@@ -434,7 +433,7 @@ def _complete(message: JSONRPCMessage, data: bytes, is_modern: bool) -> JSONRPCM
     if result.get("resultType") is None:
         result["resultType"] = "complete"  # MCP 2026-07-28: an absent one means this
     if "content" in result or "structuredContent" in result:
-        if _UNUSUAL_NUMBER.search(data) and not _is_finite(result):
+        if _UNUSUAL_NUMBER.search(data) and not is_finite(result):
             return failed_reply(message.id, TransportFailure.INVALID_RESULT, "NaN and infinity are no JSON numbers")
         _complete_call(result, is_modern)
     elif "tools" in result:
@@ -442,14 +441,6 @@ def _complete(message: JSONRPCMessage, data: bytes, is_modern: bool) -> JSONRPCM
     elif not result.keys().isdisjoint(("protocolVersion", "supportedVersions", "capabilities", "serverInfo")):
         _complete_handshake(result, is_modern)
     return message
-
-
-def _is_finite(value: object) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, dict):
-        value = list(value.values())
-    return not isinstance(value, list) or all(map(_is_finite, value))
 
 
 def _complete_handshake(result: dict[str, Any], is_modern: bool) -> None:

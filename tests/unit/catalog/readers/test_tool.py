@@ -535,7 +535,7 @@ def check_schema_of(field: str, keywords: dict[str, Any]) -> list[Problem]:
         ({"$ref": ADDRESS}, "$ref", "must refer to a place in the schema itself", '"$defs"'),
         ({"properties": {"a": {"$ref": ADDRESS}}}, "properties.a.$ref", "nothing is fetched", '"$ref": "#/$defs/NAME"'),
         ({"anyOf": [{"$dynamicRef": ADDRESS}]}, "anyOf[0].$dynamicRef", "nothing is fetched", '"$defs"'),
-        ({"$schema": ADDRESS}, "$schema", "nothing is fetched", 'https://json-schema.org/draft/2020-12/schema'),
+        ({"$schema": ADDRESS}, "$schema", "nothing is fetched", "https://json-schema.org/draft/2020-12/schema"),
         ({"properties": {"a": {"$ref": "joke.json"}}}, "properties.a.$ref", "not to 'joke.json'", '"$defs"'),
     ],
 )
