@@ -711,16 +711,8 @@ def format_defaults() -> str:
     if policy.bulkhead is not None:
         on.append(f"bulkhead {policy.bulkhead.max_concurrent_calls}")
     on.append(f"balancing {policy.balancing.strategy}")
-    limits = {
-        "rate-limit": policy.rate_limit,
-        "user-rate-limit": policy.user_rate_limit,
-        "shared-user-rate-limit": policy.shared_user_rate_limit,
-        "quota": policy.quota,
-        "hedging": policy.hedging,
-        "slo": policy.slo,
-        "single-flight": policy.single_flight or None,
-    }
-    off = [name for name, value in limits.items() if value is None]
+    optional = (*_RATES, "quota", "hedging", "slo", "single-flight")
+    off = [guard for guard in optional if not getattr(policy, guard.replace("-", "_"))]
     return (
         f"All else is default: {', '.join(on)}; off: {', '.join(off)}. {UNITS}\n"
         "Every value and its source: --tool NAME, or --plan full."

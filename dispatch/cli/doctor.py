@@ -203,22 +203,14 @@ def _load_catalog(settings: Settings) -> tuple[Catalog | None, CheckResult | Non
 
 
 async def _collect(checks: DoctorChecks, results: list[CheckResult], json: bool) -> None:
-    with _show_spinner(json):
+    has_spinner = not json and is_terminal(sys.stderr) and is_terminal(sys.stdout)
+    # A broker that does not reply takes seconds.
+    with console(sys.stdout).status("checking") if has_spinner else contextlib.nullcontext():
         async with contextlib.aclosing(checks.run_checks()) as found:
             async for result in found:
                 results.append(result)
                 if not json:
                     _show(result)
-
-
-@contextlib.contextmanager
-def _show_spinner(json: bool) -> Iterator[None]:
-    """Show a spinner on a terminal: a broker that does not reply takes seconds."""
-    if json or not (is_terminal(sys.stderr) and is_terminal(sys.stdout)):
-        yield
-        return
-    with console(sys.stdout).status("checking"):
-        yield
 
 
 def _show(result: CheckResult) -> None:
@@ -469,7 +461,6 @@ async def measure_round_trip(broker: str, security: Security, requests: str, res
 TCP_TIMEOUT_S = 3.0
 
 _FOLLOW_MESSAGE = "follow the message"
-_DEFAULT_PAIR = (REQUEST_NAMESPACE, RESPONSE_NAMESPACE)
 
 
 class DoctorChecks:
@@ -517,21 +508,20 @@ class DoctorChecks:
                 yield result
         finally:
             await transport.close()
-        for pair in self._list_namespace_pairs():
+        for pair in list_namespace_pairs(self._catalog):
             yield await self._check_round_trip(*pair)
-        if self._catalog is not None:
-            services = list(self._catalog.services.values())
-            for service in services:
-                yield await self._check_consumers(service)
-            reachable = [service for service in services if not self._find_missing(service)]
-            for service in services:
-                if missing := self._find_missing(service):
-                    yield CheckResult(
-                        f"sessions of {service.id}", "skipped", f"not possible without {', '.join(missing)}"
-                    )
-            if reachable:
-                async for result in check_sessions(self._broker, self._security, reachable):
-                    yield result
+        services = [] if self._catalog is None else list(self._catalog.services.values())
+        for service in services:
+            yield await self._check_consumers(service)
+        reachable = []
+        for service in services:
+            if (skipped := self._skip(f"sessions of {service.id}", _namespaces_of(service))) is None:
+                reachable.append(service)
+            else:
+                yield skipped
+        if reachable:
+            async for result in check_sessions(self._broker, self._security, reachable):
+                yield result
 
     # -- the connection -----------------------------------------------------------------------------------------
 
@@ -672,22 +662,15 @@ class DoctorChecks:
 
     # -- calls --------------------------------------------------------------------------------------------------
 
-    def _list_namespace_pairs(self) -> list[tuple[str, str]]:
-        """List the pairs of namespaces of request and response topics."""
-        if self._catalog is None:
-            return [_DEFAULT_PAIR]
-        return list(
-            dict.fromkeys(
-                (_namespace_of(service.request_queue), _namespace_of(service.response_queue))
-                for service in self._catalog.services.values()
-            )
-        )
+    def _skip(self, name: str, namespaces: Iterable[str]) -> CheckResult | None:
+        """Return the result of a check that is not possible because some of ``namespaces`` are missing; None: it is."""
+        missing = sorted(self._missing.intersection(namespaces))
+        return CheckResult(name, "skipped", f"not possible without {', '.join(missing)}") if missing else None
 
     async def _check_round_trip(self, requests: str, responses: str) -> CheckResult:
         name = f"round trip {requests} → {responses}"
-        missing = sorted({requests, responses} & self._missing)
-        if missing:
-            return CheckResult(name, "skipped", f"not possible without {', '.join(missing)}")
+        if (skipped := self._skip(name, (requests, responses))) is not None:
+            return skipped
         try:
             duration = await measure_round_trip(self._broker, self._security, requests, responses)
         except TransportError as error:
@@ -700,9 +683,6 @@ class DoctorChecks:
                 "check the broker's log: it accepted the message and did not deliver it",
             )
         return CheckResult(name, "ok", f"a tool called through the broker replied in {duration * 1000:.1f} ms")
-
-    def _find_missing(self, service: ServiceDescriptor) -> list[str]:
-        return sorted({_namespace_of(service.request_queue), _namespace_of(service.response_queue)} & self._missing)
 
     async def _check_consumers(self, service: ServiceDescriptor) -> CheckResult:
         from dispatch.devtools.localbroker import AdminError
@@ -753,6 +733,17 @@ def list_namespaces(catalog: Catalog | None) -> list[str]:
         for instance in service.instances:
             topics += [instance.request_queue, instance.response_queue]
     return list(dict.fromkeys(map(_namespace_of, topics)))
+
+
+def list_namespace_pairs(catalog: Catalog | None) -> list[tuple[str, str]]:
+    """List the pairs of namespaces of request and response topics in ``catalog``; without one, TrustGraph's."""
+    if catalog is None:
+        return [(REQUEST_NAMESPACE, RESPONSE_NAMESPACE)]
+    return list(dict.fromkeys(map(_namespaces_of, catalog.services.values())))
+
+
+def _namespaces_of(service: ServiceDescriptor) -> tuple[str, str]:
+    return _namespace_of(service.request_queue), _namespace_of(service.response_queue)
 
 
 def _namespace_of(topic: str) -> str:
@@ -909,7 +900,9 @@ def measure_loss(
     broker = settings.require_pulsar_url("dispatch doctor --loss")
     endpoints(broker)  # rejects a wrong URL as wrong usage
     security = settings.security()
-    requests, responses = select_namespaces(settings)
+    # Those of the first service.
+    catalog = load_catalog(settings) if settings.catalog_folders else None
+    requests, responses = (list_namespace_pairs(catalog) or list_namespace_pairs(None))[0]
     results = ProbeResults(plan)
     if not json:
         print_out(f"Broker {broker}, namespaces {requests} and {responses}: {_extent(plan)}.")
@@ -928,16 +921,6 @@ def measure_loss(
         raise interruption
     if any(measurement.session is not None and measurement.session.lost for measurement in results.measurements):
         raise typer.Exit(Exit.FAILED)
-
-
-def select_namespaces(settings: Settings) -> tuple[str, str]:
-    """Return the namespaces of the probe's topics: the catalogue's first service's, else tg/request and tg/response."""
-    if settings.catalog_folders:
-        for service in load_catalog(settings).services.values():
-            return tuple(  # type: ignore[return-value] # two topics
-                TopicName.parse(topic).namespace_path for topic in (service.request_queue, service.response_queue)
-            )
-    return REQUEST_NAMESPACE, RESPONSE_NAMESPACE
 
 
 def _extent(plan: Plan) -> str:

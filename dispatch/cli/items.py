@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import typer
 
@@ -63,12 +63,11 @@ class ItemDocument(NamedTuple):
     raw: Any
 
 
-def read_document(name: str, stdin: BinaryIO | None = None) -> ItemDocument:
+def read_document(name: str) -> ItemDocument:
     """Read and parse a descriptor.
 
     Args:
         name: of the file; ``-``: stdin, as JSON.
-        stdin: stream for ``-``; None: that of the process.
 
     Raises:
         CliError: it cannot be read, or is not JSON or YAML.
@@ -76,7 +75,7 @@ def read_document(name: str, stdin: BinaryIO | None = None) -> ItemDocument:
     what = "stdin" if name == STDIN else name
     try:
         if name == STDIN:
-            content = (stdin or sys.stdin.buffer).read(MAX_FILE_BYTES + 1)
+            content = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
             check_size(content, MAX_FILE_BYTES, TOO_LARGE)
         else:
             content, _signature = read_regular_file(name, MAX_FILE_BYTES, TOO_LARGE)
@@ -149,7 +148,7 @@ MAX_SHOWN: Final = 10
 """Mistakes in one error."""
 
 
-def open_source(settings: Settings, command: str) -> ItemSource:
+def open_source(settings: Settings) -> ItemSource:
     """Return the one source of items that the options name.
 
     Raises:
@@ -291,7 +290,7 @@ def put(
         raise CliError("The descriptor is given twice.", "give a FILE, or --stdin")
     if file is None and not stdin and raw is None:
         raise CliError("No descriptor is given.", f"name its file, or give it on stdin: dispatch put {target} -")
-    source = open_source(settings, "dispatch put")
+    source = open_source(settings)
     document = read_document(file or STDIN) if raw is None else ItemDocument("", ".json", raw)
     if isinstance(source, TrustGraphConfig) and not isinstance(document.raw, dict):
         raise CliError(f"{target} was not written: the descriptor is not an object.", 'write one JSON object: {"…": …}')
@@ -365,7 +364,7 @@ def rm(
     [bold]dispatch rm tool-service/joke-service --trustgraph --workspace default[/bold]
     """
     target = parse_target(item, type, key)
-    source = open_source(settings, "dispatch rm")
+    source = open_source(settings)
 
     async def remove() -> str:
         with _explain_os_errors("read", ""):
@@ -404,7 +403,7 @@ def get(
 
     [bold]dispatch get tool --trustgraph[/bold]
     """
-    source = open_source(settings, "dispatch get")
+    source = open_source(settings)
     kind = (item or "").rstrip("/") if type is None else type if key is None and item is None else ""
     if kind in KINDS:
         keys = run_on_source(settings, source, "dispatch get", lambda: source.list(kind))
@@ -483,7 +482,7 @@ def export(
         return
     if to is not None:
         os.makedirs(to, exist_ok=True)
-    source = open_source(settings, "dispatch export")
+    source = open_source(settings)
 
     async def write() -> list[str]:
         lines = []

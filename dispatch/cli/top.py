@@ -433,7 +433,7 @@ class TopScreen:
         from rich.console import Group
         from rich.text import Text
 
-        head, foot = [*headlines(self.values, width, time.time())], self._foot(width)
+        head, foot = [*headlines(self.values, time.time())], self._foot()
         if self._shows_help:
             return Group(*head, Text(), *(Text(line) for line in HELP), Text(), Text("Any key: back", "dim"))
         if self._is_open("call"):
@@ -473,7 +473,7 @@ class TopScreen:
         ]
         return text.append(" · ".join(filter(None, notes)), "yellow")
 
-    def _foot(self, width: int) -> list[Text]:
+    def _foot(self) -> list[Text]:
         from rich.text import Text
 
         action = self._action
@@ -490,7 +490,7 @@ class TopScreen:
         return [Text(make_printable(keys), "bold" if self._message else "dim", no_wrap=True, overflow="ellipsis")]
 
 
-def headlines(values: Values, width: int, now: float) -> list[Text]:
+def headlines(values: Values, now: float) -> list[Text]:
     """Return the sums over all processes, and a line for each process that does not answer."""
     from rich.text import Text
 

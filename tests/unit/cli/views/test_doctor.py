@@ -12,13 +12,12 @@ import subprocess
 import sys
 import typing
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dispatch.cli.base import Settings
-from dispatch.cli.doctor import COLUMNS, CheckResult, check_sessions, rows, select_namespaces
+from dispatch.catalog import Catalog
+from dispatch.cli.doctor import COLUMNS, CheckResult, check_sessions, list_namespace_pairs, rows
 from dispatch.devtools.localbroker import Endpoint
 from dispatch.devtools.lossprobe import Measurement, ProbeError, RunResult, Variant
 from dispatch.protocol.frames import Frame, encode_packet
@@ -26,7 +25,7 @@ from dispatch.transports import Security
 from tests.helpers.cli_processes import WAIT_S, ended, started
 from tests.helpers.dispatcher_and_service import BROKER, Peer, Service, catalog, serving
 from tests.helpers.sample_frames import FRAMES, HEADER, PRIVATE
-from tests.unit.cli.conftest import Run, write_catalog
+from tests.unit.cli.conftest import Run
 from tests.unit.cli.conftest import Run as RunCommand
 
 BROKER_LOSS = ("--broker", "pulsar://127.0.0.1:1")
@@ -129,12 +128,14 @@ def test_without_a_broker_it_names_the_command_that_starts_one(run: RunCommand) 
     )
 
 
-def test_the_namespaces_are_those_of_the_catalogue(tmp_path: Path) -> None:
-    assert select_namespaces(Settings()) == ("tg/request", "tg/response")
-    folder = write_catalog(tmp_path / "tools")
-    service = folder / "tool-service" / "joke-service.json"
-    service.write_text(service.read_text().replace("tg/request", "a/b").replace("tg/response", "a/c"))
-    assert select_namespaces(Settings()) == ("a/b", "a/c")
+def test_the_namespaces_are_those_of_the_catalogue() -> None:
+    assert list_namespace_pairs(None) == [("tg/request", "tg/response")]
+    topics = [("a/b", "a/c"), ("d/e", "d/f"), ("a/b", "a/c")]
+    catalog = Catalog.of(
+        {"id": f"s{at}", "request-queue": f"persistent://{one}/x{at}", "response-queue": f"persistent://{other}/x{at}"}
+        for at, (one, other) in enumerate(topics)
+    )
+    assert list_namespace_pairs(catalog) == topics[:2]
 
 
 def test_help_teaches_it(run: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
