@@ -10,7 +10,7 @@ import re
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from mcp.client.session import ElicitationFnT, ListRootsFnT, SamplingFnT
@@ -57,13 +57,6 @@ class McpServerError(RuntimeError):
     """An MCP server is out of reach; ``str()`` says why and for how long."""
 
 
-class Names(Protocol):
-    """Chooses the names of all tools of a configuration."""
-
-    def update(self, server: str, tools: Sequence[str]) -> Mapping[str, str]:
-        """Set the tools of a server; return their names in the catalogue. Other servers are told where theirs change."""
-
-
 class McpServerSource:
     """One MCP server: a service, and a tool for each of its tools.
 
@@ -76,7 +69,7 @@ class McpServerSource:
 
     is_atomic = False
 
-    def __init__(self, id: str, settings: ServerSettings, names: Names, callbacks: Callbacks) -> None:
+    def __init__(self, id: str, settings: ServerSettings, names: McpServers, callbacks: Callbacks) -> None:
         self.id = id
         self.settings = settings
         self.on_change: OnChange = settings.on_change

@@ -14,7 +14,6 @@ import msgspec
 from dispatch._internal import excerpt
 from dispatch.documents import (
     EMPTY_FILE,
-    MAX_PROBLEMS_PER_ITEM,
     WRONG,
     DocumentError,
     FileWatch,
@@ -212,9 +211,6 @@ MAX_GRANTS: Final = 1_000
 """Grants of one user, of one group, and of everyone. Wildcards shorten longer lists."""
 MAX_NAME_CHARS: Final = 256
 """Characters of the name of a user or a group."""
-
-MAX_PROBLEMS: Final = MAX_PROBLEMS_PER_ITEM + 1
-"""Problems listed for one file; the last one has the number of the others."""
 
 _EXAMPLE: Final = '{"users": {"alice": ["tools:jokes"]}}'
 

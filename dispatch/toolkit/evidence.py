@@ -545,14 +545,11 @@ class EvidenceStore:
         path: Path | None,
         half_life: float,
         clock: Callable[[], float],
-        *,
-        max_edges: int = MAX_EDGES,
         on_changed: Callable[[str | None], object] = lambda _source: None,
     ) -> None:
         self._clock = clock
         self._on_changed = on_changed
-        self._table = EvidenceTable(half_life, clock(), max_edges=max_edges)
-        self._max_edges = max_edges
+        self._table = EvidenceTable(half_life, clock())
         self._lock = threading.Lock()
         self._added: dict[Edge, Evidence] = {}
         """Observations that are not in the file."""
@@ -566,7 +563,7 @@ class EvidenceStore:
         self._exchanged = threading.Condition()
         self._exchanges = 0
         self._error: Exception | None = None
-        self._file = None if path is None else EvidenceFile(path, half_life, max_edges=max_edges)
+        self._file = None if path is None else EvidenceFile(path, half_life)
         self._thread: threading.Thread | None = None
         if self._file is not None:
             # Neither the thread nor atexit keeps an abandoned store alive.
@@ -596,7 +593,7 @@ class EvidenceStore:
                 if self._file is not None:
                     known = self._added.get(edge)
                     self._added[edge] = evidence if known is None else known.add(evidence)
-                    if len(self._added) > self._max_edges:
+                    if len(self._added) > MAX_EDGES:
                         del self._added[next(iter(self._added))]
 
     def get(self, u: str, v: str) -> Evidence | None:

@@ -68,9 +68,6 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT_S = 600.0
 """TrustGraph's own default for a tool service."""
 
-Callback = Callable[[str], Awaitable[object] | object]
-"""Receives a chunk; its result is awaited if it is awaitable."""
-
 
 def bind_values(names: tuple[str, ...], values: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
     """Return the values of a call in either dialect, by name.

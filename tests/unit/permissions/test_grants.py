@@ -15,12 +15,11 @@ from typing import Any
 
 import pytest
 
-from dispatch.documents import SETTLE_S
+from dispatch.documents import MAX_PROBLEMS_PER_ITEM, SETTLE_S
 from dispatch.permissions.grants import (
     MAX_FILE_BYTES,
     MAX_GRANTS,
     MAX_NAME_CHARS,
-    MAX_PROBLEMS,
     Grants,
     GrantsError,
     InvalidAnswerError,
@@ -121,7 +120,7 @@ def test_a_misspelt_key_names_the_right_one() -> None:
 
 def test_all_mistakes_are_listed_up_to_a_limit() -> None:
     assert len(problems({"users": {"a": [1], "b": ["* *"]}, "group": {}})) == 3
-    assert len(problems({"everyone": [1] * (MAX_PROBLEMS + 5)})) == MAX_PROBLEMS
+    assert len(problems({"everyone": [1] * (MAX_PROBLEMS_PER_ITEM + 5)})) == MAX_PROBLEMS_PER_ITEM + 1
 
 
 @pytest.mark.parametrize(
