@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mappi
 from functools import partial
 from os import PathLike
 from pathlib import Path
+from threading import get_ident
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 
@@ -279,6 +280,7 @@ class Dispatcher:
         self._live = LiveCatalog(catalog, policy, approvals, randomness)
         self._authorizer = Authorizer(grants)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
         self._runtime: Runtime | None = None
         self._is_closed = False
         self._calls: Calls | None = None
@@ -330,7 +332,7 @@ class Dispatcher:
             fleet=fleet,
         )
         self._transport.on_connection_change(partial(observer.on_connection_change, self._transport.url))
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread = asyncio.get_running_loop(), get_ident()
         self._runtime = runtime
         self._broker = ConfigBroker(self._transport, self.client_id)
         try:
@@ -422,7 +424,9 @@ class Dispatcher:
         """
         if self._calls is None:
             raise RuntimeError(NOT_STARTED)
-        if asyncio.get_running_loop() is not self._loop:
+        # perf: asking for the running loop is a system call
+        is_own = get_ident() == self._thread and self._loop is not None and self._loop.is_running()
+        if not is_own and asyncio.get_running_loop() is not self._loop:
             raise RuntimeError(OTHER_LOOP)
         return self._calls
 

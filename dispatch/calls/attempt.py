@@ -445,7 +445,7 @@ class Attempt(msgspec.Struct, eq=False):
 
     # -- the request --------------------------------------------------------------------------------------------
 
-    def create_request(self, tally: Tally | None = None) -> Request:
+    def create_request(self, loop: asyncio.AbstractEventLoop, tally: Tally | None = None) -> Request:
         """Return the request of this attempt; ``tally`` counts its replies."""
         call = self.call
         tool, options = call.tool, call.options
@@ -468,6 +468,7 @@ class Attempt(msgspec.Struct, eq=False):
             is_repeatable=tool.repeatable,
             is_redeliverable=tool.may_be_redelivered(options.idempotency_key),
             place=self.admission.place,
+            waiter=None if call.is_stream else loop.create_future(),
         )
         if options.idempotency_key is not None:
             request.run_until = call.deadline  # it runs on when its attempt ends: the next attempt gets its reply
@@ -703,7 +704,7 @@ class Pools(Protocol):
 
 
 class Attempts:
-    """Makes the attempts of calls.
+    """Makes the attempts of calls, on the running loop.
 
     Args:
         pools: the instances of each service.
@@ -717,6 +718,7 @@ class Attempts:
 
     def __init__(self, pools: Pools, clock: Clock, new_id: Callable[[], str], broker: Connection = IN_PROCESS) -> None:
         self._pools = pools
+        self._loop = asyncio.get_running_loop()
         self._now = clock
         self._new_id = new_id
         self._broker = broker
@@ -963,7 +965,7 @@ class Attempts:
             hops += 1
             selected = self._select(attempt, pool)
             instance, channel = selected.instance, selected.channel
-            request = attempt.create_request(pool.tally)
+            request = attempt.create_request(self._loop, pool.tally)
             instance.send(request, attempt)
             if not call.is_stream:
                 settled = await request

@@ -342,6 +342,8 @@ class Request(OutgoingRequest):
         on_settled: called once ``settled`` is set.
         missing: index of the chunk that is missing while later ones arrived; None: none is known to be.
         buffer: the chunks of a stream that wait for their reader; None: the whole reply is wanted.
+        waiter: of the caller that wants the whole reply. perf: a caller that knows the event loop gives it; asking for the
+            running loop is a system call.
     """
 
     limit_name: str = "call"
@@ -363,12 +365,14 @@ class Request(OutgoingRequest):
     on_settled: Callable[[], object] | None = None
     missing: int | None = None
     buffer: ChunkBuffer | None = None
+    waiter: asyncio.Future[Settled] | None = None
     _texts: list[str] | None = None
-    _waiter: asyncio.Future[Settled] | None = None
 
     def __post_init__(self) -> None:
+        if self.waiter is not None:
+            return
         if self.idle is None:
-            self._waiter = asyncio.get_running_loop().create_future()
+            self.waiter = asyncio.get_running_loop().create_future()
         else:
             self.buffer = ChunkBuffer(self.idle, self.expire, self._on_read)
 
@@ -376,9 +380,9 @@ class Request(OutgoingRequest):
 
     def __await__(self) -> Generator[Any, None, Settled]:
         """Wait for the end. A cancellation of the caller abandons the request."""
-        assert self._waiter is not None, "a stream is read, not awaited"
+        assert self.waiter is not None, "a stream is read, not awaited"
         try:
-            return (yield from self._waiter.__await__())
+            return (yield from self.waiter.__await__())
         except asyncio.CancelledError:
             self.abandon()
             raise
@@ -464,7 +468,7 @@ class Request(OutgoingRequest):
             self.executor.on_settled(self)
         if self.buffer is not None:
             self.buffer.end()
-        elif self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(settled)
+        elif self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(settled)
         if self.on_settled is not None:
             self.on_settled()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -201,9 +200,9 @@ class AsyncRateLimiter:
 
     def admit(self, user: str, deadline: float, cost: float = 1.0) -> RatePermit | Waiter | Rejection:
         """:meth:`RateLimiter.admit` on the running loop's clock. A returned :class:`Waiter` is passed to :meth:`wait`."""
-        loop = get_running_loop()
-        if loop is not self._loop:
-            self._bind(loop)
+        loop = self._loop
+        if loop is None or not loop.is_running():  # perf: asking for the running loop is a system call
+            loop = self._bind()
         answer = self.limiter.admit(user, deadline, cost)
         if type(answer) is Waiter:
             answer.tag = loop.create_future()
@@ -238,12 +237,13 @@ class AsyncRateLimiter:
         self._cancel_timer()
         _wake(self.limiter.refuse_all(reason))
 
-    def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def _bind(self) -> asyncio.AbstractEventLoop:
+        loop = self._loop = asyncio.get_running_loop()
         self.limiter.clock = loop_clock()
         # The former loop has ended with its timer, so that its waiters will never wake.
         self._cancel_timer()
         self.limiter.refuse_all("loop-ended")
+        return loop
 
     def _admit_waiters(self) -> None:
         self._cancel_timer()
