@@ -44,18 +44,6 @@ class Bucket(Protocol):
         for several calls, each added as soon as it fits: the result is the wait of the last."""
 
 
-class _CallersTime:
-    """The event loop of a :class:`LeakyBucket`: the time that its caller gives."""
-
-    __slots__ = ("now",)
-
-    now: float
-
-    def time(self) -> float:
-        """Return the time."""
-        return self.now
-
-
 class LeakyBucket(AsyncLimiter):
     """aiolimiter's leaky bucket, which drains at ``per_second`` and holds ``burst`` (Turner 1986). In any ``t`` seconds, at
     most ``burst + per_second * t`` are added and not returned.
@@ -73,13 +61,11 @@ class LeakyBucket(AsyncLimiter):
         empty_at: when the initial content will have drained; at most the time of a full bucket from now.
     """
 
-    __slots__ = ("_largest", "_least", "_loop", "_low_at", "burst")
-
-    _loop: _CallersTime  # type: ignore[assignment] # aiolimiter has a property there, and asks it for the time alone
+    __slots__ = ("_largest", "_least", "_low_at", "_now", "burst")
 
     def __init__(self, burst: float, per_second: float, empty_at: float = NEVER) -> None:
         super().__init__(burst, burst / per_second)
-        self._loop = _CallersTime()
+        self._now = NEVER
         self.burst = burst
         self._level = burst
         self._last_check = empty_at - self.time_period
@@ -98,10 +84,18 @@ class LeakyBucket(AsyncLimiter):
         level = self._level - (now - self._last_check) * self._rate_per_sec
         return level if level > 0.0 else 0.0
 
+    def _leak(self) -> None:
+        """Drain, as aiolimiter does, at the time of the caller instead of an event loop's."""
+        now, level = self._now, self._level
+        if level:
+            level -= (now - self._last_check) * self._rate_per_sec
+            self._level = level if level > 0.0 else 0.0
+        self._last_check = now
+
     def try_add(self, cost: float, now: float) -> bool:
         if now < self._last_check:
             self._last_check = now
-        self._loop.now = now
+        self._now = now
         if not self.has_capacity(cost):
             return False
         level = self._level
@@ -432,13 +426,11 @@ class RateLimiter:
         bucket = self._bucket
         if own is None:
             return bucket is None or bucket.try_add(cost, now)
-        if bucket is None:
-            return own.try_add(cost, now)
-        if own.time_until_fits(cost, now) > 0.0 or not bucket.try_add(cost, now):
+        if not own.try_add(cost, now):
             return False
-        if own.try_add(cost, now):
+        if bucket is None or bucket.try_add(cost, now):
             return True
-        bucket.give_back(cost, now, now)
+        own.give_back(cost, now, now)
         return False
 
     def _enqueue(self, user: str, own: Bucket | None, cost: float, now: float, deadline: float) -> Waiter | Rejection:
