@@ -669,8 +669,11 @@ class CallerSession(Session):
             self._earliest = deadline
         if run_until is not None:
             deadline = run_until
-        limit = max(1, self._sender.clock(deadline)) if deadline < math.inf else 0
-        request.large = self._sender.queue.add((frames.REQUEST, number, limit, target, headers, payload), len(payload))
+        sender = self._sender
+        limit = max(1, sender.clock(deadline)) if deadline < math.inf else 0
+        large = sender.queue.add((frames.REQUEST, number, limit, target, headers, payload), len(payload))
+        if large is not None:
+            request.large = large
         return True
 
     def _on_request_cut(self, payload: LargePayload) -> None:
