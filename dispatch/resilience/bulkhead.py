@@ -351,7 +351,13 @@ class BulkheadPermit(msgspec.Struct, eq=False, gc=False):
             mean = guard._service_s
             guard._service_s = elapsed if mean is None else mean + RECENT * (elapsed - mean)
             if outcome is _SUCCESS or outcome not in _UNANSWERED:
-                guard._record_answer(elapsed)
+                answer_s = guard._answer_s
+                if answer_s is None:
+                    guard._answer_s = elapsed
+                else:
+                    error = elapsed - answer_s
+                    guard._answer_s = answer_s + RECENT * error
+                    guard._answer_spread_s += RECENT * (abs(error) - guard._answer_spread_s)
         if self._is_suspended:
             guard.suspended -= 1
             return
@@ -563,15 +569,6 @@ class BulkheadGuard:
         if self._answer_s is not None:
             return max(LEAST_S, self._answer_s + self._answer_spread_s)
         return LEAST_S if self._service_s is None else max(LEAST_S, self._service_s)
-
-    def _record_answer(self, elapsed: float) -> None:
-        mean = self._answer_s
-        if mean is None:
-            self._answer_s = elapsed
-        else:
-            error = elapsed - mean
-            self._answer_s = mean + RECENT * error
-            self._answer_spread_s += RECENT * (abs(error) - self._answer_spread_s)
 
     def _expiry(self, waiter: BulkheadWaiter) -> float:
         """Return when ``waiter`` is to be rejected, unless a call ends before."""

@@ -61,11 +61,10 @@ class LeakyBucket(AsyncLimiter):
         empty_at: when the initial content will have drained; at most the time of a full bucket from now.
     """
 
-    __slots__ = ("_largest", "_least", "_low_at", "_now", "burst")
+    __slots__ = ("_largest", "_least", "_low_at", "burst")
 
     def __init__(self, burst: float, per_second: float, empty_at: float = NEVER) -> None:
         super().__init__(burst, burst / per_second)
-        self._now = NEVER
         self.burst = burst
         self._level = burst
         self._last_check = empty_at - self.time_period
@@ -85,20 +84,16 @@ class LeakyBucket(AsyncLimiter):
         return level if level > 0.0 else 0.0
 
     def _leak(self) -> None:
-        """Drain, as aiolimiter does, at the time of the caller instead of an event loop's."""
-        now, level = self._now, self._level
-        if level:
-            level -= (now - self._last_check) * self._rate_per_sec
-            self._level = level if level > 0.0 else 0.0
-        self._last_check = now
+        """Do nothing: :meth:`try_add` has drained the bucket, at the caller's time instead of an event loop's."""
 
     def try_add(self, cost: float, now: float) -> bool:
-        if now < self._last_check:
-            self._last_check = now
-        self._now = now
+        level = self._level
+        if now > self._last_check:  # perf: as level(), without a call of it
+            level -= (now - self._last_check) * self._rate_per_sec
+            self._level = level = level if level > 0.0 else 0.0
+        self._last_check = now
         if not self.has_capacity(cost):
             return False
-        level = self._level
         self._level = level + cost
         if cost > self._largest:
             self._largest = cost
