@@ -531,10 +531,11 @@ class Balancer:
                 panic = panic or none_admitted
         return self._grant(state, now, panic)
 
-    def pick_instance(self, id: str) -> Pick | Rejection:
+    def pick_instance(self, id: str, now: float | None = None) -> Pick | Rejection:
         """Pick this instance, whatever its health, for an attempt that only it can serve. The pick must be finished.
-        :data:`NO_INSTANCE` if it is unknown."""
-        now = self._clock()
+        :data:`NO_INSTANCE` if it is unknown. ``now``: the current time, if it is known."""
+        if now is None:
+            now = self._clock()
         # Slow start and success rates compare instances: a single one needs no update, unless its ejection may end.
         if now >= self._detector.due and (len(self._members) > 1 or self._detector.ejected):
             self._update_candidates(now)

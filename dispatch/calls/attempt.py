@@ -98,20 +98,16 @@ class Admission(msgspec.Struct, eq=False):
     case :meth:`finish`.
 
     Attributes:
+        place: the permit of the bulkhead; None: it has none.
         must_wait: the rate limit or the bulkhead has no place now.
     """
 
     _guards: ToolGuards
     _breaker: BreakerPermit | None = None
     _rate: RatePermit | None = None
-    _place: BulkheadPermit | None = None
     _waiter: Waiter | None = None
+    place: BulkheadPermit | None = None
     must_wait: bool = False
-
-    @property
-    def place(self) -> BulkheadPermit | None:
-        """The permit of the bulkhead; None: it has none."""
-        return self._place
 
     def try_acquire(self, user: str, deadline: float, now: float) -> Rejection | None:
         """Acquire the permits as far as possible without waiting. None: admitted, unless ``must_wait``.
@@ -149,12 +145,12 @@ class Admission(msgspec.Struct, eq=False):
         bulkhead = guards.bulkhead
         if bulkhead is not None:
             place = bulkhead.guard.admit(now)
-            if type(place) is Rejection:
-                if place.reason != "full":
-                    return place
+            if type(place) is not Rejection:
+                self.place = place  # type: ignore[assignment] # likewise
+            elif place.reason != "full":
+                return place
+            else:
                 self._release_breaker()
-                return None
-            self._place = place  # type: ignore[assignment] # likewise
         return None
 
     def _release_breaker(self) -> None:
@@ -179,7 +175,7 @@ class Admission(msgspec.Struct, eq=False):
             place = await guards.bulkhead.acquire(deadline=deadline, priority=priority)
             if isinstance(place, Rejection):
                 return place
-            self._place = place
+            self.place = place
         breaker = guards.breaker
         if breaker is not None:
             answer = breaker.admit()
@@ -191,7 +187,7 @@ class Admission(msgspec.Struct, eq=False):
     def release(self) -> None:
         """Return the permits before anything was sent, so that they can be acquired again."""
         self.finish(_CANCELLED, sent=False)
-        self._breaker = self._rate = self._place = None
+        self._breaker = self._rate = self.place = None
 
     def withdraw(self) -> None:
         """Leave the queue instead of waiting."""
@@ -208,7 +204,7 @@ class Admission(msgspec.Struct, eq=False):
 
     def keep_place(self, until: asyncio.Future[Any]) -> None:
         """Keep the place in the bulkhead until the future is done: the tool goes on after its attempt."""
-        place, self._place = self._place, None
+        place, self.place = self.place, None
         if place is not None:
             until.add_done_callback(lambda _: place.finish(_CANCELLED))
 
@@ -242,10 +238,11 @@ class Admission(msgspec.Struct, eq=False):
         # Each permit counts its first outcome only.
         if self._breaker is not None:
             self._breaker.finish(outcome if counts else _CANCELLED, retry_after=retry_after, now=now)
-        if self._place is not None:
-            self._place.finish(outcome, now=now)
-        if self._rate is not None:
-            self._rate.finish(outcome if sent else _REJECTED)
+        if self.place is not None:
+            self.place.finish(outcome, now=now)
+        rate, self._rate = self._rate, None
+        if rate is not None and not sent:
+            rate.give_back()
 
 
 # The state of one call and of one attempt of it: what is known while they are in flight, and how they end.
@@ -411,12 +408,6 @@ class Attempt(msgspec.Struct, eq=False):
         """The ``type`` of the error."""
         return None if self.error is None else self.error.type
 
-    @property
-    def reply_context(self) -> Mapping[str, str]:
-        """Trace context of the reply; empty without one."""
-        settled = self.settled
-        return settled.trace_context if type(settled) is Answer else NO_PROPERTIES
-
     def start(self, now: float) -> None:
         """The guards have admitted the attempt: set its own deadline.
 
@@ -466,7 +457,7 @@ class Attempt(msgspec.Struct, eq=False):
             attempt=self.number,
             key=options.idempotency_key,
             is_repeatable=tool.repeatable,
-            is_redeliverable=tool.may_be_redelivered(options.idempotency_key),
+            is_redeliverable=tool.is_durable and tool.may_be_redelivered(options.idempotency_key),
             place=self.admission.place,
             waiter=None if call.is_stream else loop.create_future(),
         )
@@ -474,10 +465,10 @@ class Attempt(msgspec.Struct, eq=False):
             request.run_until = call.deadline  # it runs on when its attempt ends: the next attempt gets its reply
         elif self.last_deadline > self.deadline:
             request.run_until = self.last_deadline  # CANCEL ends it earlier, unless the instance is blocked
-        if call.stream_deadline is not None:
-            request.run_until = call.stream_deadline  # likewise
         if call.is_stream:
             self.replies = request
+            if call.stream_deadline is not None:
+                request.run_until = call.stream_deadline  # likewise
         return request
 
     async def read_first_chunk(self, request: Request, clock: Clock) -> bool:
@@ -626,33 +617,38 @@ class Attempt(msgspec.Struct, eq=False):
         if selected is None:
             request.on_end(self.outcome, self.error, instance="", sent=self.sent)
             return
-        settled, instance = self.settled, selected.instance
+        outcome, settled, guards = self.outcome, self.settled, self.call.guards
+        instance, pool = selected.instance, guards.pool
         if self.first_chunk is not None and not instance.is_named:
             selected.channel.streams -= 1
-        if self.outcome is not _SUCCESS:
+        if outcome is not _SUCCESS:
             self.remembered = instance.has_key_memory and selected.channel.instances.get(instance.name) is instance
-        in_flight = settled.in_flight if type(settled) is Answer else None
-        request.on_end(self.outcome, self.error, instance=selected.pick.instance, sent=self.sent)
-        record, self.record = self.record, None
+        request.on_end(outcome, self.error, instance=selected.pick.instance, sent=self.sent)
+        record = self.record
         if record is not None:
-            record.ended = self.call.guards.clock() if now is None else now
-            record.outcome = self.outcome
+            self.record = None
+            record.ended = guards.clock() if now is None else now
+            record.outcome = outcome
             record.instance = selected.pick.instance
             if self.error is not None:
                 record.error = str(self.error.type)
                 record.sent = self.sent
-        outcome = self.outcome if not self.is_impatient else _CANCELLED
+        if self.is_impatient:
+            outcome = _CANCELLED
         if not self.counts_for_instance:
             outcome = _REJECTED  # says nothing about how long a reply takes, either
-        slowness, pool = None, self.call.guards.pool
-        is_compared = now is not None and pool is not None and len(pool.balancer) > 1
-        if is_compared and (outcome is _SUCCESS or outcome is _TOOL_ERROR):
-            assert now is not None
-            slowness = self.call.guards.record_slowness(now - self.began)
+        slowness = None
+        if (
+            now is not None
+            and pool is not None
+            and pool.is_balanced
+            and (outcome is _SUCCESS or outcome is _TOOL_ERROR)
+        ):
+            slowness = guards.record_slowness(now - self.began)
         selected.release(
             outcome,
             retry_after=self.retry_after,
-            in_flight=in_flight,
+            in_flight=settled.in_flight if type(settled) is Answer else None,
             outpaced=self.is_outpaced,
             slowness=slowness,
         )
@@ -765,7 +761,8 @@ class Attempts:
         )
 
     async def attempt(self, call: Call, number: int, target: RetryTarget, *, hedge: bool = False) -> Attempt:
-        """Make one attempt: until the whole reply is there, or the first chunk of a stream.
+        """Make one attempt: until the whole reply is there, or the first chunk of a stream. Where an instance declines the
+        request, it is sent to another one.
 
         Args:
             number: of the attempt, from 1.
@@ -781,20 +778,44 @@ class Attempts:
                 attempt.reject(error_from_closing(call.tool.label))
                 return attempt
             while True:
+                pool = self._find_ready(call)
                 # An open circuit rejects at once, and a hedge does not wait.
-                if not (self._is_ready(call) or hedge) and (guards.breaker is None or guards.breaker.can_admit()):
+                if pool is None and not hedge and (guards.breaker is None or guards.breaker.can_admit()):
                     await self._await_ready(call)
                 rejection = admission.try_acquire(call.options.user, call.deadline, self._now())  # a, b, c
                 if not admission.must_wait:
                     break
                 rejection = await self._wait(attempt, hedge=hedge)
-                if rejection is not None or self._is_ready(call):
+                pool = None if rejection is not None else self._find_ready(call)
+                if rejection is not None or pool is not None:
                     break
                 admission.release()  # the instances were lost meanwhile
             if rejection is not None:
                 attempt.reject(error_from_rejection(rejection, call.tool.label))
                 return attempt
-            await self._send(attempt)  # d, e
+            pool = guards.pool = pool or self._pools.get(call.tool) or await self._pools.open(call.tool, call.deadline)
+            attempt.start(self._now())
+            for hop in range(1, MAX_HOPS + 1):
+                selected = self._select(attempt, pool)  # d
+                request = attempt.create_request(self._loop, pool.tally)
+                selected.instance.send(request, attempt)  # e
+                if not call.is_stream:
+                    settled = await request
+                    attempt.conclude(settled)
+                elif await attempt.read_first_chunk(request, self._now):
+                    self._begin_stream(selected, request)
+                    break
+                else:
+                    settled = attempt.conclude_stream()
+                if not selected.instance.is_named:
+                    self._conclude_shared(attempt, selected, settled)
+                if (
+                    attempt.outcome is _SUCCESS
+                    or hop == MAX_HOPS
+                    or not _is_declined(attempt, pool, selected, settled)
+                    or (pool := await self._find_other(attempt, pool, settled)) is None
+                ):
+                    break
             if call.is_stream and call.stream_deadline is None:
                 self._attribute(attempt)
             else:
@@ -829,9 +850,8 @@ class Attempts:
 
     def _learn(self, attempt: Attempt, ended: float) -> None:
         """Record how long the attempt took, for timeouts and hedges to come."""
-        guards = attempt.call.guards
+        guards, outcome = attempt.call.guards, attempt.outcome
         took = ended - attempt.began
-        outcome = attempt.outcome
         if outcome is _SUCCESS or outcome is _TOOL_ERROR:
             attempt.record_answer(ended)
         else:
@@ -852,10 +872,10 @@ class Attempts:
                 )
             attempt.attribute_failure(disconnected=disconnected, now=self._now())
 
-    def _is_ready(self, call: Call) -> bool:
-        """Whether the request of a call can be sent now: the broker is in reach, and an instance."""
+    def _find_ready(self, call: Call) -> InstancePool | None:
+        """Return the pool of a call whose request can be sent now: the broker is in reach, and an instance."""
         pool = self._pools.get(call.tool)
-        return pool is not None and pool.connection.connected and _can_send(pool, call)
+        return pool if pool is not None and pool.connection.connected and _can_send(pool, call) else None
 
     def _has_untried(self, call: Call) -> bool:
         """Whether the service has an instance that no attempt of the call was sent to."""
@@ -949,61 +969,43 @@ class Attempts:
                 channel.leave(turn)
                 turn.cancel()
 
-    async def _send(self, attempt: Attempt) -> None:
-        """Steps d and e: send the request of an admitted attempt and await the whole reply, or the first chunk of a stream;
-        where an instance declines the request, send it to another one.
+    def _begin_stream(self, selected: SelectedInstance, request: Request) -> None:
+        """The first chunk of a stream has arrived."""
+        if not selected.instance.is_named:
+            selected.channel.streams += 1
+            if request.instance is None:
+                selected.channel.record_answer(self._now())
 
-        Raises:
-            DispatchError: no instance may or can have the request, or its topics cannot be opened.
-        """
-        call = attempt.call
-        tool = call.tool
-        pool = call.guards.pool = self._pools.get(tool) or await self._pools.open(tool, call.deadline)
-        attempt.start(self._now())
-        hops = 0
-        while True:
-            hops += 1
-            selected = self._select(attempt, pool)
-            instance, channel = selected.instance, selected.channel
-            request = attempt.create_request(self._loop, pool.tally)
-            instance.send(request, attempt)
-            if not call.is_stream:
-                settled = await request
-                attempt.conclude(settled)
-            elif await attempt.read_first_chunk(request, self._now):
-                if not instance.is_named:
-                    channel.streams += 1
-                    if request.instance is None:
-                        channel.record_answer(self._now())
-                return
-            else:
-                settled = attempt.conclude_stream()
-            if not instance.is_named:
-                if type(settled) is TimedOut and not channel.is_known:
-                    limit, topic = attempt.limit, channel.request_queue
-                    attempt.fail(
-                        error_from_unanswered_request(
-                            tool.label, limit, settled.limit_name, topic, repeatable=tool.repeatable
-                        )
-                    )
-                elif type(settled) is Answer and settled.instance is None:
-                    channel.record_answer(self._now())
-            if attempt.outcome is _SUCCESS or hops >= MAX_HOPS or not _is_declined(attempt, pool, selected, settled):
-                return
-            was_sent = attempt.sent
-            attempt.release_instance()
-            attempt.clear(self._now())
-            if not _can_send(pool, call):
-                if attempt.admission.place is not None:
-                    attempt.admission.place.suspend()
-                try:
-                    await self._await_ready(call)
-                except DispatchError:
-                    attempt.sent = was_sent
-                    attempt.conclude(settled)  # no instance has taken the place of the one that declined
-                    return
-                pool = call.guards.pool = self._pools.get(tool) or await self._pools.open(tool, call.deadline)
-                attempt.clear(self._now())
+    def _conclude_shared(self, attempt: Attempt, selected: SelectedInstance, settled: Settled) -> None:
+        """The request of an attempt at a topic that all instances share has ended."""
+        tool, channel = attempt.call.tool, selected.channel
+        if type(settled) is TimedOut and not channel.is_known:
+            limit, topic = attempt.limit, channel.request_queue
+            attempt.fail(
+                error_from_unanswered_request(tool.label, limit, settled.limit_name, topic, repeatable=tool.repeatable)
+            )
+        elif type(settled) is Answer and settled.instance is None:
+            channel.record_answer(self._now())
+
+    async def _find_other(self, attempt: Attempt, pool: InstancePool, settled: Settled) -> InstancePool | None:
+        """An instance has declined the request of an attempt: prepare that for another one, and return the pool; None: no
+        instance has taken its place."""
+        call, was_sent = attempt.call, attempt.sent
+        attempt.release_instance()
+        attempt.clear(self._now())
+        if _can_send(pool, call):
+            return pool
+        if attempt.admission.place is not None:
+            attempt.admission.place.suspend()
+        try:
+            await self._await_ready(call)
+        except DispatchError:
+            attempt.sent = was_sent
+            attempt.conclude(settled)
+            return None
+        pool = call.guards.pool = self._pools.get(call.tool) or await self._pools.open(call.tool, call.deadline)
+        attempt.clear(self._now())
+        return pool
 
     def _select(self, attempt: Attempt, pool: InstancePool) -> SelectedInstance:
         """Step d: pick the instance of the next request.

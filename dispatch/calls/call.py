@@ -44,13 +44,6 @@ from dispatch.telemetry.observers import NO_PROPERTIES, CallObserver
 # Checks the arguments of a call against the schema of its tool, where the policy's ``check-arguments`` says so.
 
 
-def must_check_arguments(tool: ResolvedTool, options: CallOptions) -> bool:
-    """Return whether the policy of ``tool`` requires that the arguments of a call are checked."""
-    if options.by_model or tool.is_local:
-        return tool.policy.check_arguments != "never" and tool.descriptor is not None
-    return tool.policy.check_arguments == "always" and tool.descriptor is not None
-
-
 class ArgumentCheck:
     """Finds the mistakes in the arguments of calls, for one dispatcher."""
 
@@ -59,7 +52,7 @@ class ArgumentCheck:
 
     def find_mistakes(self, tool: ResolvedTool, arguments: Mapping[str, Any]) -> tuple[Mistake, ...]:
         """Return all mistakes of ``arguments``, which can be written as JSON."""
-        assert tool.descriptor is not None  # must_check_arguments
+        assert tool.descriptor is not None  # as prepare_call has seen
         try:
             validator = self._validators.get(tool.descriptor)
         except (
@@ -168,7 +161,12 @@ def prepare_call(
             check_priority(options.priority, policy)
         config = tool.config_text if options.config is None else options.config
         payload = request_payload(config, arguments, options.user, policy)
-        if must_check_arguments(tool, options) and (mistakes := argument_check.find_mistakes(tool, arguments)):
+        checks = policy.check_arguments
+        if (
+            (checks == "always" or (checks != "never" and (options.by_model or tool.is_local)))
+            and tool.descriptor is not None
+            and (mistakes := argument_check.find_mistakes(tool, arguments))
+        ):
             return error_from_argument_mistakes(tool.label, mistakes)
     except MISTAKES as mistake:
         return error_from_mistake(tool.label, policy, mistake)
@@ -308,10 +306,15 @@ class Calls:
                         if attempt.outcome is not _SUCCESS:
                             attempt = await self._attempts.retry(call, attempt)
                         result = self._result(call, attempt, started)  # 5 result
-                        reply = attempt.reply_context
+                        if type(attempt.settled) is Answer:
+                            reply = attempt.settled.trace_context
                 finally:
-                    pool_calls.end()
-                    calls.end()
+                    pool_calls.count -= 1
+                    if not pool_calls.count:
+                        pool_calls.on_idle()
+                    calls.count -= 1
+                    if not calls.count:
+                        calls.on_idle()
         except BaseException:
             self._cancel(tool, guards, call, options, started, observer)
             raise
@@ -383,7 +386,9 @@ class Calls:
                                 yield chunk
                     finally:
                         self._attempts.end_stream(attempt)
-                result, reply = self._result(call, attempt, started), attempt.reply_context
+                result, reply = self._result(call, attempt, started), NO_PROPERTIES
+                if type(attempt.settled) is Answer:
+                    reply = attempt.settled.trace_context
         except BaseException:
             self._cancel(tool, guards, call, options, started, observer)
             raise
@@ -468,28 +473,30 @@ class Calls:
                 return msgspec.structs.replace(result, duration=self._now() - started)
 
     def _result(self, call: Call, attempt: Attempt, started: float) -> CallResult:
-        tool, error = call.tool, attempt.error
+        tool, error, settled = call.tool, attempt.error, attempt.settled
         if error is not None:
             error = self._with_alternatives(tool, error, call.options.user)
-        now, settled = self._now(), attempt.settled
         text, chunks, instance, content = "", 0, None, NO_CONTENT
         if type(settled) is Answer:
-            text, chunks, instance = settled.text, settled.chunks, settled.instance
-            content = settled.content or NO_CONTENT
+            chunks, instance = settled.chunks, settled.instance
+            if error is None:
+                text = settled.text
+            if settled.content is not None:
+                content = settled.content
         elif isinstance(settled, _COUNTING):
             chunks = settled.chunks
         return CallResult(
             tool.label,
             _SUCCESS if error is None else error.outcome,
-            text if error is None else "",
+            text,
             error,
-            now - started,
+            self._now() - started,
             call.requests,
             chunks,
             attempt.request_id,
             instance,
-            content=content.blocks,
-            structured_content=content.structured,
+            content.blocks,
+            content.structured,
         )
 
     def _failure(self, tool: ResolvedTool, error: DispatchError, user: str, started: float) -> CallResult:

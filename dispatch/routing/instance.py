@@ -295,15 +295,16 @@ class InFlight:
     def __enter__(self) -> None:
         self.count += 1
 
-    def end(self, *_exc: object) -> None:
-        """Count the end of one."""
+    def __exit__(self, *_exc: object) -> None:
         self.count -= 1
-        if not self.count and self._callbacks:
-            callbacks, self._callbacks = self._callbacks, []
-            for callback in callbacks:
-                callback()
+        if not self.count:
+            self.on_idle()
 
-    __exit__ = end
+    def on_idle(self) -> None:
+        """Nothing is in flight any more. perf: what counts by itself calls it where ``count`` is 0 again."""
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
 
     def await_idle(self, callback: Callable[[], object]) -> bool:
         """Return False if nothing is in flight. Otherwise return True, and call ``callback`` once when nothing is."""
@@ -583,8 +584,10 @@ class TopicChannel(Channel):
         """
         if now < self.gathers_until or (now < self.spreads_until and self.requests.count >= MAX_FIRST):
             return False
+        if self.instances.has_ready:
+            return True
         if len(self.instances):
-            return self.instances.has_ready
+            return False
         if self.topic is not None and not self.topic.is_connected:
             return False  # a request would wait there, with a permit
         if self.hello is None or (now < self.answered_at + GONE_S and not needs_instance):

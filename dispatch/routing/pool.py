@@ -85,7 +85,10 @@ class SelectedInstance(msgspec.Struct, frozen=True, eq=False, gc=False):
         self.pick.finish(outcome, retry_after=retry_after, in_flight=in_flight, outpaced=outpaced, slowness=slowness)
         if self.probe is not None:
             self.probe.finish(outcome, retry_after=retry_after)
-        self.channel.requests.end()
+        requests = self.channel.requests
+        requests.count -= 1
+        if not requests.count:
+            requests.on_idle()
 
 
 class InstanceAdmission(Protocol):
@@ -112,6 +115,7 @@ class InstancePool:
 
     Attributes:
         connection: over which its instances are reached.
+        is_balanced: there are several instances.
         tally: counts its replies.
         keys: which instance may have executed which idempotency key.
     """
@@ -144,6 +148,7 @@ class InstancePool:
         self._places: dict[str, tuple[Channel, Instance]] = {}
         self._lives: dict[str, str] = {}
         self._only: str | None = None  # the only instance
+        self.is_balanced = False
         self._seen = -1
         self._asking: InstanceAdmission | None = None
         self.keys = KeyHolders()
@@ -255,7 +260,7 @@ class InstancePool:
             return None
         home = self._only if key is None else self._home(key, user, refused, eligible)
         if home is not None:
-            pick = self.balancer.pick_instance(home)
+            pick = self.balancer.pick_instance(home, now)
         else:
             self._asking = guards
             if is_large:
@@ -272,7 +277,7 @@ class InstancePool:
         channel, instance = self._places[name]
         channel.requests.count += 1
         probe = None
-        if len(self._places) > 1:  # for a single instance the tool's own breaker suffices
+        if self.is_balanced:  # for a single instance the tool's own breaker suffices
             breaker = guards.breaker_of(name)
             if breaker is not None:
                 permit = breaker.admit()
@@ -282,10 +287,10 @@ class InstancePool:
 
     def can_send(self, *, needs_instance: bool, repeatable: bool, requires: Range | None = None) -> bool:
         """Return whether a request can be sent now; arguments as of :meth:`Channel.can_send` and :meth:`pick`."""
-        now = self._clock()
-        eligible = () if requires is None else self.select_versions(requires)
+        eligible = None if requires is None else self.select_versions(requires)
         if eligible and all(self._places[name][1].is_suspect for name in eligible):
             return False
+        now = self._clock()
         for _, _, channel in self._channels:  # perf: no generator; each request asks
             if channel.can_send(now, needs_instance=needs_instance, repeatable=repeatable):
                 return True
@@ -394,6 +399,7 @@ class InstancePool:
                 self._versions[name] = version
         there, self._places = self._places, places
         self._only = next(iter(places)) if len(places) == 1 else None
+        self.is_balanced = len(places) > 1
         self.balancer.replace(weights)
         for name, (_, instance) in places.items():
             if not instance.is_named:

@@ -455,11 +455,11 @@ async def test_every_wait_ends_when_nothing_is_in_flight() -> None:
     calls.__enter__()
     waiting = [asyncio.create_task(calls.wait_idle()) for _ in range(2)]
     await idle()
-    calls.end()
+    calls.__exit__()
     calls.__enter__()  # the next one, before the waiting tasks run: they wait for that, too
     await idle()
     assert not any(task.done() for task in waiting)
-    calls.end()
+    calls.__exit__()
     await asyncio.gather(*waiting)
 
 
