@@ -23,7 +23,7 @@ import msgspec
 
 
 def loop_clock() -> Callable[[], float]:
-    """Return the clock of the running loop, in seconds. perf: a call reads it some twenty times, and the ``time`` method of
+    """Return the clock of the running loop, in seconds. perf: a call reads it some ten times, and the ``time`` method of
     asyncio's own loops is Python code that calls ``time.monotonic``, at several times its cost; for those loops the
     function itself is returned.
 
