@@ -121,27 +121,27 @@ class Admission(msgspec.Struct, eq=False):
         breaker = guards.breaker
         if breaker is not None:
             answer = breaker.admit(now)
-            pool = guards.pool
-            if (
-                type(answer) is Rejection
-                and pool is not None
-                # An instance has come to a service that had none, or to those that have asked for a pause.
-                and (breaker.expect_recovery(pool.returned_at) or breaker.end_pause(pool.joined_at))
-            ):
-                answer = breaker.admit(now)
             if type(answer) is Rejection:
-                return answer
+                pool = guards.pool
+                # An instance has come to a service that had none, or to those that have asked for a pause.
+                if pool is not None and (
+                    breaker.expect_recovery(pool.returned_at) or breaker.end_pause(pool.joined_at)
+                ):
+                    answer = breaker.admit(now)
+                if type(answer) is Rejection:
+                    return answer
             self._breaker = answer  # type: ignore[assignment] # a permit
         rates = guards.rates
         if rates is not None:
             may = rates.admit(user, deadline)
-            if type(may) is Rejection:
-                return may
-            if type(may) is Waiter:
+            if type(may) is RatePermit:
+                self._rate = may
+            elif type(may) is Waiter:
                 self._waiter = may
                 self._release_breaker()
                 return None
-            self._rate = may  # type: ignore[assignment] # likewise
+            else:
+                return may  # type: ignore[return-value] # a rejection
         bulkhead = guards.bulkhead
         if bulkhead is not None:
             place = bulkhead.guard.admit(now)

@@ -97,11 +97,12 @@ class LeakyBucket(AsyncLimiter):
         self._level = level + cost
         if cost > self._largest:
             self._largest = cost
-        if level < self._least:
-            self._least = level
-        if self._least < self._largest:
+            level = min(level, self._least)
+        if level < self._largest:
             self._low_at = now
             self._least = math.inf
+        elif level < self._least:
+            self._least = level
         return True
 
     def give_back(self, cost: float, added_at: float, now: float) -> None:
