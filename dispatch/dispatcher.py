@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import os
 import random
+import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from os import PathLike
@@ -333,6 +334,7 @@ class Dispatcher:
         )
         self._transport.on_connection_change(partial(observer.on_connection_change, self._transport.url))
         self._loop, self._thread = asyncio.get_running_loop(), get_ident()
+        _started.add(self)
         self._runtime = runtime
         self._broker = ConfigBroker(self._transport, self.client_id)
         try:
@@ -832,6 +834,21 @@ async def run_on_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], Co
             return True
     result.cancel()
     return False
+
+
+# A child process has the ids of its parent's threads, and no event loop that runs.
+
+
+_started: weakref.WeakSet[Dispatcher] = weakref.WeakSet()
+
+
+def _forget_threads() -> None:
+    for dispatcher in _started:
+        dispatcher._thread = 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)
 
 
 connect = Dispatcher

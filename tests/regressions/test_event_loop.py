@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -308,6 +309,27 @@ def test_after_the_first_loop_has_ended(use: str) -> None:
     assert dispatcher.is_connected
     asyncio.run(close_twice(dispatcher))
     assert not dispatcher.is_connected
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_in_a_child_that_was_forked_from_the_loop() -> None:
+    dispatcher = made()
+
+    async def fork() -> int:
+        await begin(dispatcher)
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                asyncio.run(misuse(dispatcher, USES["call"]))
+                code = 0
+            finally:
+                os._exit(code)
+        await dispatcher.close()
+        return child
+
+    _, status = os.waitpid(asyncio.run(fork()), 0)
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 class Branching(MemoryTransport):
