@@ -130,7 +130,7 @@ class Runtime:
             if not resolver.catalog.tools and not self._is_empty_reported and not list(self.sources()):
                 self._is_empty_reported = True
                 _log.warning(
-                    "No tools are loaded, because connect(catalog=…) was not given: give a folder, a Catalog or a source."
+                    "No tools are loaded: connect(catalog=…) has none. Give a folder, a Catalog or a source with tools."
                 )
             await yield_to_others()
             permissions = authorizer.known_permissions(user, self.now())

@@ -200,7 +200,7 @@ def json_text(value: Mapping[str, Any], what: str) -> str:
         text = _encode(value if type(value) is dict else dict(value)).decode()
         if "null" in text:
             json.dumps(_as_builtins(value), allow_nan=False)  # msgspec would say null for NaN and infinities
-        if text.count("{") > 1 and (problem := _find_equal_keys(value)) is not None:
+        if text.count("{") > 1 and (problem := find_equal_keys(value)) is not None:
             raise TypeError(problem)
         return text
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -211,7 +211,7 @@ _TEXT: Final = frozenset({str})
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
 
-def _find_equal_keys(value: object, path: str = "") -> str | None:
+def find_equal_keys(value: object, path: str = "") -> str | None:
     """Return which keys of an object in ``value`` are one key in JSON, such as 1 and '1': only the value of the last one
     would arrive. None: there are none. ``value`` can be written as JSON, so it does not hold itself."""
     if type(value) is dict or isinstance(value, Mapping):
@@ -231,9 +231,9 @@ def _find_equal_keys(value: object, path: str = "") -> str | None:
     elif value is None or isinstance(value, (str, int, float, bytes, bytearray, memoryview)):
         return None
     else:  # a dataclass, a date
-        return _find_equal_keys(msgspec.to_builtins(value, enc_hook=encode_custom), path)
+        return find_equal_keys(msgspec.to_builtins(value, enc_hook=encode_custom), path)
     for key, item in items:
-        if type(item) not in _SCALARS and (problem := _find_equal_keys(item, f"{path}/{key}")) is not None:
+        if type(item) not in _SCALARS and (problem := find_equal_keys(item, f"{path}/{key}")) is not None:
             return problem
     return None
 

@@ -16,7 +16,7 @@ from dispatch.errors import ErrorType, ToolError
 from dispatch.messaging.wire import (
     Property,
     Refusal,
-    _find_equal_keys,
+    find_equal_keys,
     check_result_text,
     describe_invalid_result,
     encode_custom,
@@ -361,7 +361,7 @@ def write_result(result: Any, tool: str = "") -> str:
     if isinstance(result, str) or "{" not in text or _is_plain(result, text):
         return text
     try:
-        problem = _find_equal_keys(result)
+        problem = find_equal_keys(result)
     except RecursionError:
         problem = "it is nested too deeply"
     if problem is not None:

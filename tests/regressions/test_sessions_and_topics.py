@@ -485,7 +485,7 @@ async def test_without_a_catalogue_the_log_says_so_once(caplog: pytest.LogCaptur
                 assert result.error is not None
                 assert result.error.message.endswith("Report that no tools are loaded.")
     (record,) = caplog.records
-    assert "connect(catalog=…) was not given" in record.getMessage()
+    assert "connect(catalog=…) has none" in record.getMessage()
     caplog.clear()
     async with dispatch.connect(BROKER, dispatch.Catalog.of([JOKE_SERVICE], [TELL_JOKE])) as dispatcher:
         await dispatcher.execute("unknown", {})
