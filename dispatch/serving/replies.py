@@ -16,10 +16,10 @@ from dispatch.errors import ErrorType, ToolError
 from dispatch.messaging.wire import (
     Property,
     Refusal,
-    find_equal_keys,
     check_result_text,
     describe_invalid_result,
     encode_custom,
+    find_equal_keys,
     result_text,
     utf8_size,
 )
