@@ -554,9 +554,7 @@ def first_error(error: BaseException) -> BaseException:
 
 def _is_unsent(error: BaseException) -> bool:
     """Whether the server has received nothing, so that the failure says nothing about the protocol that it speaks."""
-    return isinstance(error, (OSError, ServerStartError)) or (
-        isinstance(error, MCPError) and error.code == TransportFailure.NOT_SENT
-    )
+    return isinstance(error, OSError) or (isinstance(error, MCPError) and error.code == TransportFailure.NOT_SENT)
 
 
 def describe_failure(error: BaseException, origin: str = "") -> str:

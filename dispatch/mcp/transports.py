@@ -148,7 +148,7 @@ _groups: set[int] = set()
 """Process groups of running servers, for a Python process that ends without closing its dispatchers."""
 
 
-class ServerStartError(Exception):
+class ServerStartError(OSError):
     """The process of a server cannot be started; ``str()`` says why and what to do."""
 
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from dispatch.catalog import sources
-from dispatch.catalog.sources import MAX_PAUSE_S, run_in_thread
+from dispatch.catalog.sources import MAX_PAUSE_S, PAUSE_SHARE, run_in_thread
 
 pytestmark = pytest.mark.wall_clock
 
@@ -64,8 +64,10 @@ async def test_an_event_loop_that_is_idle_does_not_pause(monkeypatch: pytest.Mon
     pauses = Pauses(monkeypatch)
     end = threading.Event()
     asyncio.get_running_loop().call_later(0.05, end.set)
+    before = time.thread_time()
     assert await run_in_thread(lambda: end.wait(20))
-    assert pauses.made == []
+    used = time.thread_time() - before  # a millisecond or so: to start a thread on a busy machine
+    assert sum(pauses.made) <= PAUSE_SHARE * used
 
 
 async def test_work_without_an_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
