@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -85,11 +86,12 @@ async def test_an_idle_service_is_in_reach_again_while_the_owner_of_its_topic_ha
         assert (await dispatcher.execute("echo", {}, timeout=20)).ok
         owned = await asyncio.to_thread(owners, cluster)
         (number,) = (owner for topic, owner in owned.items() if "/dispatch-instance-" in topic and service in topic)
-        cluster.pause(number)
+        process = cluster.process(cluster.broker(number))
+        process.suspend()
         try:
             result = await dispatcher.execute("echo", {}, timeout=25)
         finally:
-            cluster.resume(number)
+            process.send_signal(signal.SIGCONT)
         assert result.ok, result.error
 
 
