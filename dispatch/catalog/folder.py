@@ -446,17 +446,16 @@ class FolderWatch:
     def _open(self) -> tuple[RustNotify, WatchedPaths]:
         from watchfiles._rust_notify import RustNotify  # an extra; documented as "Rust backend direct usage"
 
-        for attempts_left in reversed(range(OPEN_ATTEMPTS)):
+        for _ in range(OPEN_ATTEMPTS):
             paths = find_watched_paths(self._folder)
             try:
                 # Its ignore_permission_denied is False: it ignores every error, those of the limits of inotify, too.
                 return RustNotify(sorted(paths.directories), False, False, 0, False, False), paths
             except FileNotFoundError:
-                if not attempts_left:
-                    raise
+                continue
             except RuntimeError as error:  # the limit of instances
                 raise OSError(str(error)) from error
-        raise AssertionError("the last attempt returns or raises")
+        raise FileNotFoundError("its directories are moved or replaced all the time")
 
     def _watch(self, notify: RustNotify, paths: WatchedPaths) -> None:
         is_outdated = False
@@ -756,7 +755,11 @@ class Folder:
         if isinstance(error, ImportError):
             _log.info("%s, since watchfiles is missing. For faster changes: %s", scan, install_extra("watch"))
         else:
-            fix = "Make it readable" if isinstance(error, PermissionError) else "Raise the limits fs.inotify.*"
+            fix = "Raise the limits fs.inotify.*"
+            if isinstance(error, PermissionError):
+                fix = "Make it readable"
+            elif isinstance(error, FileNotFoundError):
+                fix = "Replace it less often"
             _log.warning("%s, since it cannot be watched (%s). %s", scan, error, fix)
 
 

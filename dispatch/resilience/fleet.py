@@ -966,7 +966,7 @@ class Fleet:
                 return None
         self._version = version
         self._table_sent_at = self._sent_at[version] = now
-        self._table_at = self._echo_at  # what was sent after that, perhaps nobody has received
+        self._table_at = self._echo_at  # only tables until the last echo are known to have been received
         self._put_in_force(table, now)
         for key, division in self._divisions.items():
             need = self.peers[self.member].report.needs.get(key)

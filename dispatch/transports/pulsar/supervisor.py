@@ -535,9 +535,7 @@ class ConnectionSupervisor:
         silent = [url for url, reply in zip(urls, replies, strict=True) if isinstance(reply, TransportError)]
         if not silent:
             return False
-        try:
-            await self._find_broker(PROBE_TIMEOUT_S)
-        except TransportError:
+        if self._broker_url in silent and not await self._is_back(silent=True):
             return False
         logger.warning("%s: no reply; all topics are opened again, on their next owners", ", ".join(silent))
         return True

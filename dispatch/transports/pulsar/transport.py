@@ -310,13 +310,16 @@ class MessageSender:
         if publisher.is_dormant:
             return self._hold(publisher, payload)
         on_receipt = packets.on_receipt
-        if publisher not in self._witnesses:
+        is_witness = publisher not in self._witnesses
+        if is_witness:
             self._witnesses[publisher] = self._clock()
             on_receipt = partial(self._on_witness_receipt, publisher, packets)
         try:
             send_plain(publisher.raw, payload, on_receipt)
         except Exception:  # pulsar-client cannot send it at all: the session's probes report a connection that stays so
             packets.dropped += 1
+            if is_witness:
+                self._witnesses.pop(publisher, None)
             return False
         packets.sent += 1
         return True

@@ -77,7 +77,7 @@ def test_no_call_in_a_session_is_lost_and_none_runs_twice(fault: str, cluster: L
 @pytest.mark.soak
 @pytest.mark.wall_clock
 async def test_an_idle_service_is_in_reach_again_while_the_owner_of_its_topic_hangs(cluster: LocalCluster) -> None:
-    """Nothing tells it: it hears nothing, as if nobody called. pulsar-client notices after 30 to 60 s."""
+    """Its connections stay open, and it receives no requests. pulsar-client notices that after 30 to 60 s."""
     service = unique_topic()
     async with (
         dispatch.ToolServer(Echo(), cluster.service_url, service=service),

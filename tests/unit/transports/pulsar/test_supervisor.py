@@ -414,7 +414,7 @@ async def test_topics_are_opened_again_when_the_owner_of_one_hangs(cluster: Clus
 async def test_topics_are_opened_again_when_the_owner_of_a_subscription_hangs(
     cluster: Cluster, hangs: str, clients: list[str]
 ) -> None:
-    """A service hears nothing in that case, as if nobody called it."""
+    """The service would receive no request from then on, without an error."""
     got: list[Any] = []
     async with cluster.connected() as transport:
         await listen(transport, got.append)
@@ -466,6 +466,18 @@ async def test_a_topic_without_receipts_counts_as_lost_while_others_have_them(
         broker.producer(TOPIC).receipts()
         await advance(PEER_BACK_S - 2 * POLL_S)
         assert transport.was_disconnected_since(now() - PEER_BACK_S, [TOPIC]) is not is_in_time
+
+
+async def test_a_packet_that_cannot_be_sent_has_no_receipt_to_wait_for(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        broker.producer(TOPIC).refusal = RuntimeError("ProducerQueueIsFull")
+        assert not publisher.send_packet(b"a")
+        broker.producer(TOPIC).refusal = None
+        assert publisher.send_packet(b"b")
+        broker.producer(TOPIC).receipts()
+        await advance(10)
+        assert not transport.was_disconnected_since(now(), [TOPIC])
 
 
 @pytest.mark.parametrize("hangs", [True, False])
