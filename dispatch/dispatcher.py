@@ -28,7 +28,7 @@ from dispatch.admin import Admin, read_admin
 from dispatch.balancing.instances import InstanceView
 from dispatch.calls.attempt import CallOptions
 from dispatch.calls.call import Calls, FinishedCall
-from dispatch.calls.error_messages import error_from_failed_sources, error_from_rejection
+from dispatch.calls.error_messages import error_from_failed_source, error_from_rejection
 from dispatch.calls.fleet import FleetLink, fleet_topic
 from dispatch.calls.local import LocalInstance
 from dispatch.calls.resolution import LiveCatalog, ResolvedTool, find_alternatives, list_visible, resolve_visible
@@ -770,10 +770,11 @@ class Dispatcher:
                 self._live.resolver, self._authorizer, tool, version, user, idempotency_key
             )
         except RejectedError as error:
-            failed = [each.id for each in self._live.registry.sources() if each.state == "failed"]
-            if error.type != ErrorType.UNKNOWN_TOOL or not failed:
+            if error.type != ErrorType.UNKNOWN_TOOL or all(
+                each.state != "failed" for each in self._live.registry.sources()
+            ):
                 raise
-            raise error_from_failed_sources(error, failed) from None
+            raise error_from_failed_source(error) from None
 
     async def stream(
         self,

@@ -553,12 +553,12 @@ def error_from_unknown_name(unknown: UnknownToolError | UnknownServiceError) -> 
     )
 
 
-def error_from_failed_sources(error: RejectedError, sources: Sequence[str]) -> RejectedError:
-    """Return ``error``, of a call of an unknown tool, with the ``sources`` that have failed and might have it."""
-    what = "source has" if len(sources) == 1 else "sources have"
+def error_from_failed_source(error: RejectedError) -> RejectedError:
+    """Return ``error``, of a call of an unknown tool, with the advice that a failed source may have the tool. The id of a
+    source may be a path on this machine: the caller does not get it."""
     return RejectedError(
         error.type,
-        f"{error.message} It may be missing because the {what} failed: {join_names(sources)} (the log says why).",
+        f"{error.message} It may be missing because a source of tools has failed: the log says which one, and why.",
         rejected_by=error.rejected_by,
         alternatives=error.alternatives,
     )

@@ -20,6 +20,7 @@ import yaml
 from deploy import agent, check
 from dispatch.devtools.localbroker import LocalBroker, find_free_ports
 from tests.helpers.cli_processes import WAIT_S, environment
+from tests.helpers.run_profile import skip_outside_ci
 
 KIT = check.KIT
 EXAMPLES = KIT.parent / "examples"
@@ -100,7 +101,7 @@ def test_a_service_without_replicas_has_none() -> None:
     try:
         helm = check.find("helm", "make tools")
     except check.MissingError as missing:
-        pytest.skip(str(missing))
+        skip_outside_ci(str(missing))
     rendered = yaml.safe_load_all(
         check.run(helm, "template", "it", check.CHART, "--kube-version", "1.33.0", *check.ALL_ON)
     )

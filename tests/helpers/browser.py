@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 
-from tests.helpers.run_profile import IN_CI
+from tests.helpers.run_profile import skip_outside_ci
 
 AXE_VERSION = "4.14.1"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "dispatch-tests" / f"axe-core-{AXE_VERSION}"
@@ -25,20 +24,12 @@ axe.run().then(found => done(found.violations.map(
 """
 
 
-def missing(what: str) -> None:
-    """Skip the test; in CI it fails."""
-    text = f"{what} is missing: see docs/contributing.md"
-    if IN_CI:
-        pytest.fail(text)
-    pytest.skip(text)
-
-
 def read_axe() -> str:
     """Return the script of axe-core, which npm installs into a cache once."""
     file = CACHE / "node_modules" / "axe-core" / "axe.min.js"
     if not file.exists():
         if shutil.which("npm") is None:
-            missing("npm")
+            skip_outside_ci("npm is missing: see docs/contributing.md")
         command = ["npm", "install", "--silent", "--no-audit", "--prefix", str(CACHE), f"axe-core@{AXE_VERSION}"]
         CACHE.mkdir(parents=True, exist_ok=True)
         subprocess.run(command, check=True, timeout=120, capture_output=True)
@@ -50,7 +41,7 @@ def browser() -> Iterator[Chrome]:
     """A browser, which ends with the context."""
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
-        missing("chromium")
+        skip_outside_ci("chromium is missing: see docs/contributing.md")
     options = ChromeOptions()
     options.binary_location = str(chromium)
     for each in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "hide-scrollbars"):

@@ -24,7 +24,7 @@ from dispatch.devtools.localbroker import Endpoint, find_free_ports
 from dispatch.telemetry.exposition import render_metrics
 from tests.helpers.catalogs import queues_of, unique_topic
 from tests.helpers.otlp_collector import PATH, exporting
-from tests.helpers.run_profile import IN_CI
+from tests.helpers.run_profile import skip_outside_ci
 from tests.helpers.traced_service import traced_process
 from tests.integration.pulsar.test_traces import catalog
 
@@ -54,10 +54,7 @@ def find_collector() -> str:
     """The collector that ``make tools`` builds from tests/helpers/otel_collector."""
     found = shutil.which("otel-collector", path=str(Path(sys.prefix) / "tools"))
     if found is None:
-        said = "the OpenTelemetry collector is missing: make tools (it needs Go)"
-        if IN_CI:
-            pytest.fail(said)
-        pytest.skip(said)
+        skip_outside_ci("the OpenTelemetry collector is missing: make tools (it needs Go)")
     return found
 
 
