@@ -25,11 +25,11 @@ def delete_namespace(admin: Admin, namespace: str) -> None:
     """Delete a namespace that is in use. Brokers refuse that unless they were told to allow it, so first its topics."""
     admin.request("POST", f"namespaces/{namespace}/autoTopicCreation", {"allowAutoTopicCreation": False})
     for _ in range(20):
-        for topic in admin.topics(namespace):
-            kind, _, name = topic.partition("://")
-            with contextlib.suppress(AdminError):  # gone by itself
-                admin.request("DELETE", f"{kind}/{name}?force=true")
         try:
+            for topic in admin.topics(namespace):
+                kind, _, name = topic.partition("://")
+                with contextlib.suppress(AdminError):  # gone by itself
+                    admin.request("DELETE", f"{kind}/{name}?force=true")
             admin.request("DELETE", f"namespaces/{namespace}")
             return
         except AdminError as error:
@@ -120,5 +120,6 @@ async def test_only_its_own_calls_notice_and_they_work_again_with_it(pulsar_endp
             assert (transport_of(dispatcher).reconnects, transport.reconnects) == (0, 0), "it stayed up"  # type: ignore[attr-defined]
             assert len(others.results) > 50
     finally:
+        # The namespace stays: when lookups race its second creation, the broker keeps the bundles of a namespace without
+        # policies, and refuses to list its topics (412) although it serves them.
         await transport.close()
-        await asyncio.to_thread(delete_namespace, admin, namespace)
