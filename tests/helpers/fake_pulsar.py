@@ -155,6 +155,8 @@ class FakeConsumer(Raw):
     after: Any = None
     paused: bool = False
     last: int = -1
+    attached: list[bool | None] = field(default_factory=list)
+    """What is found out about it, one after the other; then that it is attached."""
 
     def pause_message_listener(self) -> None:
         self.paused = True
@@ -206,6 +208,11 @@ class FakeLink:
             await asyncio.sleep(OPERATION_TIMEOUT_S)
             return False
         return consumer.is_connected()
+
+    async def is_attached(self, consumer: FakeConsumer) -> bool | None:
+        self.broker.verified.append(consumer.topic)
+        await asyncio.sleep(0)
+        return consumer.attached.pop(0) if consumer.attached else True
 
     async def answers(self, consumer: FakeConsumer) -> bool:
         self.broker.asked += 1
@@ -273,6 +280,8 @@ class FakeBroker:
         """Topics whose owners do not reply, while their connections are open."""
         self.questions: list[str] = []
         """Topics whose owners were asked whether they reply."""
+        self.verified: list[str] = []
+        """Topics whose subscriptions were verified."""
         self.gate = asyncio.Event()
         self.gate.set()
 

@@ -364,6 +364,35 @@ class PulsarClient:
             self._opening += 1  # closing the client waits for it: see END_S
         return await asyncio.get_running_loop().run_in_executor(_threads, self._make, ask)
 
+    async def is_attached(self, consumer: Any) -> bool | None:
+        """Return whether the broker delivers the messages of its topic to an exclusive consumer: while it does, it refuses a
+        second one. None: unknown, the topic may be moving.
+
+        Seen with Pulsar 4.0.6 when topics are unloaded on a busy machine: a broker replies to a consumer that the statistics
+        of the topic do not know, and never delivers anything to it; pulsar-client says that it is connected.
+
+        Takes 0.5 ms of processor time, and two lines of the broker's log.
+        """
+
+        def ask() -> bool | None:
+            try:
+                second = self._client.subscribe(
+                    consumer.topic(),
+                    consumer.subscription_name(),
+                    consumer_type=pulsar.ConsumerType.Exclusive,
+                    receiver_queue_size=1,
+                )
+            except pulsar.ConsumerBusy:
+                return True
+            except Exception:
+                return None
+            _close_quietly(second)
+            return False
+
+        with self._opened:
+            self._opening += 1  # see replies()
+        return await asyncio.get_running_loop().run_in_executor(_threads, self._make, ask)
+
     async def _open(self, topic: str, make: Callable[[], Any]) -> Any:
         loop = asyncio.get_running_loop()
         handed: asyncio.Future[Any] = loop.create_future()

@@ -106,6 +106,8 @@ SILENT_S = 0.5
 before it counts as lost: both take milliseconds."""
 HUNG_S = 2.0
 """Seconds without a receipt or a reply before the brokers of a list are probed: the owner of the topic may hang."""
+VERIFY_S = 1.0
+"""Seconds from a topic without a connection to the question whether the broker still delivers to each subscription."""
 OPEN_S = 15.0
 """Seconds to open a topic of a broker that replies to handshakes: one that has just started, on a busy machine, opens its
 first topic later than pulsar-client waits (5 s)."""
@@ -156,6 +158,9 @@ class SupervisedConnection(Protocol):
 
     def subscriptions(self) -> Iterable[TopicHandle]:
         """Return those of the handles that are subscriptions."""
+
+    def exclusive_subscriptions(self) -> Iterable[TopicHandle]:
+        """Return those of the subscriptions that share their topic's messages with nobody, on non-persistent topics."""
 
     async def release_on_demand(self, lost: Iterable[TopicHandle]) -> None:
         """Close those of ``lost`` that the next message opens again, without publishes in flight: they are no handles until
@@ -208,6 +213,9 @@ class ConnectionSupervisor:
         """All subscriptions; those first that were asked longest ago."""
         self._unanswered: dict[TopicHandle, float] = {}
         """Since when the owners of subscriptions have not replied."""
+        self._unverified: dict[TopicHandle, float] = {}
+        """Subscriptions that the broker may have lost when topics moved, and from when on it is asked."""
+        self._verification: asyncio.Task[None] | None = None
         self._ended = False
         self._unacknowledged: object | None = None
         self._unacknowledged_since = 0.0
@@ -284,7 +292,7 @@ class ConnectionSupervisor:
         """Stop supervising, and end the wait of callers for a connection."""
         self._ended = True
         self._up.set()
-        await cancel_and_wait((self._task, *self._retrying, *self._asking.values()))
+        await cancel_and_wait((self._task, *self._retrying, *self._asking.values(), self._verification))
 
     async def close(self) -> None:
         """Close the client."""
@@ -417,6 +425,33 @@ class ConnectionSupervisor:
             self._ask(next_one)
         self._turn = turn
 
+    def _verify(self, connected: Collection[TopicHandle], now: float) -> None:
+        """Ask the broker, after topics were without a connection, whether it still delivers to each subscription, one after
+        the other: also to those that were connected again between two polls."""
+        exclusive = set(self._owner.exclusive_subscriptions())
+        self._unverified = {each: due for each, due in self._unverified.items() if each in exclusive}
+        if any(now - at < POLL_S for at in self._lost_at.values()):
+            self._unverified = dict.fromkeys(exclusive, now + VERIFY_S) | self._unverified
+        if self._verification is None or self._verification.done():
+            due = (each for each, due in self._unverified.items() if due <= now and each in connected)
+            if (subscription := next(due, None)) is not None and (link := subscription.link) is not None:
+                self._verification = asyncio.create_task(
+                    self._await_verification(link, subscription), name="dispatch-pulsar-verify"
+                )
+
+    async def _await_verification(self, link: PulsarClient, subscription: TopicHandle) -> None:
+        raw = subscription.raw
+        is_attached = await link.is_attached(raw)
+        if is_attached is None:
+            self._unverified[subscription] = asyncio.get_running_loop().time() + VERIFY_S
+            return
+        self._unverified.pop(subscription, None)
+        if not is_attached:
+            logger.warning(
+                "%s: the broker delivers nothing to the subscription; it is opened again", subscription.topic
+            )
+            await close_opened(raw)  # the next checks find it without a connection
+
     def _silent_for(self, now: float) -> float:
         """Return for how many seconds a publish has been without its receipt."""
         publish = self._owner.find_unacknowledged()
@@ -460,7 +495,9 @@ class ConnectionSupervisor:
         handles = [handle for handle in self._owner.handles() if handle not in self.backoff]
         lost = [handle for handle in handles if not handle.raw.is_connected()]
         self._record_lost(lost, loop.time())
-        self._ask_owners(set(handles).difference(lost))
+        connected = set(handles).difference(lost)
+        self._ask_owners(connected)
+        self._verify(connected, loop.time())
         self._owner.release_held()
         if self.down_since is None and (not lost or len(lost) < len(handles)):
             await self._follow_broker(lost)

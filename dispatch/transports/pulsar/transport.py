@@ -1184,6 +1184,10 @@ class PulsarTransport:
         """See :class:`~dispatch.transports.pulsar.supervisor.SupervisedConnection`."""
         return self._subscriptions
 
+    def exclusive_subscriptions(self) -> Iterable[TopicHandle]:
+        """See :class:`~dispatch.transports.pulsar.supervisor.SupervisedConnection`."""
+        return [each for each in self._subscriptions if each.mode is not Mode.SHARED and not each.resumes]
+
     @property
     def is_limit_stale(self) -> bool:
         """See :class:`~dispatch.transports.pulsar.supervisor.SupervisedConnection`."""

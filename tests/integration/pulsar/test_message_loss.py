@@ -11,11 +11,14 @@ import os
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import dispatch
 from dispatch.devtools.localbroker import Endpoint
+from dispatch.transports.base import Mode, Security
+from dispatch.transports.pulsar.client import PulsarClient, close_opened
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.counting_service import Counts, answer, counting_process
 from tests.helpers.run_profile import by_profile
@@ -94,3 +97,32 @@ async def test_streams_side_by_side_bring_every_chunk_in_order(pulsar_endpoint: 
         async with dispatch.connect(url, catalog_of(topic)) as dispatcher:
             assert await asyncio.gather(*(read(dispatcher, n) for n in range(streams))) == [chunks] * streams
         assert Counter(counts.all()) == {1: streams}
+
+
+async def test_a_broker_says_whether_it_delivers_to_a_subscription(pulsar_endpoint: Endpoint) -> None:
+    topic, url = f"non-persistent://tg/response/{unique_topic()}", pulsar_endpoint.service_url
+    got: asyncio.Queue[bytes] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    link = PulsarClient(url, Security())
+
+    def take(_: Any, message: Any) -> None:
+        loop.call_soon_threadsafe(got.put_nowait, message.data())
+
+    try:
+        consumer = await link.consumer(topic, Mode.FANOUT, "agent", take)
+        producer = await link.producer(topic)
+        assert await link.is_attached(consumer) is True
+        for number in range(100):
+            if number % 10 == 0:
+                asked = asyncio.create_task(link.is_attached(consumer))
+            producer.send_async(b"%d" % number, lambda *_: None)
+            if number % 10 == 9:
+                assert await asked is True
+        async with asyncio.timeout(30):
+            assert [await got.get() for _ in range(100)] == [b"%d" % number for number in range(100)]
+        topics = await asyncio.to_thread(pulsar_endpoint.admin().request, "GET", f"{topic.replace('://', '/')}/stats")
+        assert list(topics["subscriptions"]) == [consumer.subscription_name()], "the question leaves nothing behind"
+        await close_opened(consumer)
+        assert await link.is_attached(consumer) is False
+    finally:
+        await link.close()

@@ -26,6 +26,7 @@ from dispatch.transports.pulsar.supervisor import (
 from dispatch.transports.pulsar.transport import PulsarTransport
 from tests.helpers.clock import advance
 from tests.helpers.fake_pulsar import (
+    KEPT,
     OTHER,
     REPLACED_S,
     SEEN_S,
@@ -571,3 +572,47 @@ async def test_a_topic_of_a_broker_that_does_not_reply_fails_at_once(broker: Fak
         with pytest.raises(TransportError, match="no Pulsar broker replies"):
             await transport.publisher(TOPIC)
         assert broker.openings == [TOPIC]
+
+
+async def move(broker: FakeBroker, topic: str = OTHER) -> None:
+    """A topic is without its connection for one check."""
+    broker.producer(topic).closed = True
+    await advance(SEEN_S)
+    broker.producer(topic).closed = False
+
+
+async def test_a_subscription_that_the_broker_has_lost_while_topics_moved_is_opened_again(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    got: list[Any] = []
+    async with connected() as transport:
+        await transport.publisher(OTHER)
+        await listen(transport, got.append, mode=Mode.FANOUT)
+        await listen(transport, got.append, REPLIES, mode=Mode.FANOUT)
+        lost = broker.consumer()
+        lost.attached = [None, False]
+        await move(broker)
+        assert broker.verified == []
+        await advance(5)
+        assert (lost.closed, broker.consumer(REPLIES).closed) == (True, False)
+        assert broker.openings == [OTHER, TOPIC, REPLIES, TOPIC]
+        broker.consumer().deliver("one")
+        await advance(POLL_S)
+        assert got == ["one"]
+        assert [each for each in caplog.messages if "delivers nothing" in each] == [
+            f"{TOPIC}: the broker delivers nothing to the subscription; it is opened again"
+        ]
+
+
+async def test_subscriptions_are_verified_once_after_topics_moved(broker: FakeBroker) -> None:
+    async with connected() as transport:
+        await transport.publisher(OTHER)
+        await listen(transport, lambda message: None)  # shared with others: a second consumer is no test
+        await listen(transport, lambda message: None, KEPT, mode=Mode.FANOUT)  # the broker keeps messages
+        await listen(transport, lambda message: None, REPLIES, mode=Mode.FANOUT)
+        await advance(60)
+        assert broker.verified == [], "at rest the broker is left alone"
+        for moves in (1, 2):
+            await move(broker)
+            await advance(60)
+            assert broker.verified == moves * [REPLIES]
