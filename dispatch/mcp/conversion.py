@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
+import httpx2
 import msgspec
 from mcp import MCPError, types
 from mcp.client.session import ElicitationFnT, ListRootsFnT, SamplingFnT
@@ -298,14 +299,23 @@ def _read_urls(given: Any, report: Report, path: str) -> Any:
     if texts is WRONG:
         return WRONG
     urls = [text.strip() for text in (texts if is_list(texts) else (texts,))]
-    for url in urls:
-        if url and not url.lower().startswith(("http://", "https://")):
-            # Without the value: it may be a secret from a variable.
-            problem = "an address does not begin with http:// or https://"
+    for url in filter(None, urls):
+        if problem := find_address_problem(url):
             return refuse(
                 report, path, problem, 'write "url": "https://host/mcp", or correct the variable that it is from'
             )
     return tuple(dict.fromkeys(filter(None, urls)))
+
+
+def find_address_problem(url: str) -> str:
+    """Return why nothing can be sent to ``url``, without its text, which may be a secret from a variable."""
+    if not url.lower().startswith(("http://", "https://")):
+        return "an address does not begin with http:// or https://"
+    try:
+        parsed = httpx2.URL(url)
+    except httpx2.InvalidURL:
+        return "an address has no valid host or port (a user or password in it must be percent-encoded)"
+    return "" if parsed.host else "an address has no host"
 
 
 def _read_headers(values: Mapping[str, Any], report: Report, path: str) -> Any:

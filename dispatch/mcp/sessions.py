@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-import httpx2
 from mcp import Client, ClientSession, MCPError, types
 from mcp.client.session import IncomingMessage
 from mcp.client.subscriptions import SubscriptionLost
@@ -560,8 +559,6 @@ def _is_unsent(error: BaseException) -> bool:
 def describe_failure(error: BaseException, origin: str = "") -> str:
     """Return the reason of a failure in one line; of a group of errors, the first one's. ``origin``: of the server."""
     error = first_error(error)
-    if isinstance(error, httpx2.InvalidURL):  # its text has a part of the address, which may be a secret
-        return "its address is no URL"
     text = " ".join(describe_invalid(error).split())
     if origin and isinstance(error, MCPError) and error.code == TransportFailure.NOT_SENT:
         return excerpt(f"{origin} cannot be reached ({text}). Fix: start it, or correct 'url'", 300)

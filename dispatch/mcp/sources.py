@@ -29,6 +29,7 @@ from dispatch.mcp.conversion import (
     ServerSettings,
     ServerTools,
     choose_names,
+    find_address_problem,
     map_names,
     read_configuration,
     refused_item,
@@ -366,7 +367,8 @@ class TrustGraphMcpTools(TrustGraphConfig):
         for server in servers - self._sessions.keys():
             headers = {"Authorization": f"Bearer {server.token}"} if server.token else {}
             opener = partial(HttpTransport, server.url, headers)
-            session = McpSession(_host_of(server.url), opener, Callbacks(), lambda: None, poll=False)
+            name = "mcp" if find_address_problem(server.url) else _host_of(server.url)  # it may be a secret
+            session = McpSession(name, opener, Callbacks(), lambda: None, poll=False)
             self._sessions[server] = McpInstance(session, Callbacks())
             session.start()
         await asyncio.gather(*(each.session.close() for each in gone))

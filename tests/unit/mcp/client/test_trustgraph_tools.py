@@ -48,9 +48,10 @@ async def test_tools_of_the_configuration() -> None:
                 assert await dispatcher.call("lost", {"a": 2, "b": 2}, timeout=20) == "4"
 
 
-async def test_a_server_that_is_out_of_reach() -> None:
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/mcp", "http://agent:secret/@127.0.0.1:1/mcp", "127.0.0.1/secret"])
+async def test_a_server_that_is_out_of_reach(url: str, caplog: pytest.LogCaptureFixture) -> None:
     store = ConfigStore()
-    store.write("mcp", "adder", {"url": "http://127.0.0.1:1/mcp"})
+    store.write("mcp", "adder", {"url": url})
     store.write("tool", "sum", mcp_tool("sum", "adder"))
     async with (
         config_service(URL + "-2", store),
@@ -60,3 +61,6 @@ async def test_a_server_that_is_out_of_reach() -> None:
         assert result.error is not None
         assert (result.error.type, result.attempts) == ("no-instance", 0)
         assert result.error.retry_after is not None
+        assert result.duration < 10, "at once, not after the time for a handshake"
+        assert "secret" not in caplog.text + result.error.message
+        assert "Fix: " in caplog.text
