@@ -180,7 +180,10 @@ class _Scan:
         try:
             if not _is_folder(path):
                 if os.path.exists(path):
-                    self._add(path, "not a folder", f"use the folder with {_EXAMPLE}")
+                    fix = f"use the folder with {_EXAMPLE}"
+                    if path.endswith(".json"):
+                        fix += f"; the servers of MCP in a file are dispatch.McpServers({os.path.basename(path)!r})"
+                    self._add(path, "not a folder", fix)
                 elif path:
                     fix = f"create it, with {_EXAMPLE}, or use another one"
                     self._add(path, "there is no such folder", fix)
