@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dispatch._internal import Clock, ends_task, is_kind, loop_clock, retrieve_error, unwrap, yield_to_others
+from dispatch._internal import Clock, ends_task, is_kind, loop_clock, retrieve_error, yield_to_others
 from dispatch.calls.attempt import Attempt
 from dispatch.errors import DispatchError, TransportError
 from dispatch.messaging.request import Answer, ChunkBuffer, Closed, Overflow, Refused, Request
@@ -226,9 +226,9 @@ class LocalExecution:
         if self.request.settled is not None:
             return
         self._fail(*read_tool_error(raised))
-        if not is_kind(unwrap(raised), DispatchError) and not ends_task(raised, self.task):
+        if not ends_task(raised, self.task):
             tool = self._call.tool
-            self._instance.failures.log(f"tool '{tool}' failed", raised, tool=tool)
+            self._instance.failures.log_tool_error(f"tool '{tool}'", raised, tool=tool)
 
     async def _read(self, chunks: AsyncIterator[str]) -> None:
         """Read the chunks of a stream."""

@@ -37,9 +37,8 @@ from dispatch.functions.schema import (
     read_parameters,
     unwrap,
 )
-from dispatch.messaging.wire import Refusal, local_queue, local_reply_queue
+from dispatch.messaging.wire import Refusal, local_queue, local_reply_queue, write_result
 from dispatch.routing.instance import Instances
-from dispatch.serving.replies import write_result
 from dispatch.serving.tool_service import RefusedRequestError, ToolExecutor
 
 # Values that are injected into parameters of functions, by the type of the parameter.

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Literal, Protocol
 
-import msgspec
-
-from dispatch._internal import describe_type, loop_clock, read_text, scalar_text
-from dispatch.errors import ErrorType, ToolError
+from dispatch._internal import read_text, scalar_text
+from dispatch.errors import ErrorType
 from dispatch.messaging.wire import (
+    InvalidResultError,
     Property,
     Refusal,
-    check_result_text,
-    describe_invalid_result,
-    encode_custom,
-    find_equal_keys,
-    result_text,
     utf8_size,
+    write_result,
 )
-from dispatch.telemetry.events import TransitionLogger
 from dispatch.telemetry.observers import NULL_SERVED_REQUEST, ServedRequestObserver
 
 
@@ -328,74 +320,6 @@ class RecordedReplies:
         return self._channel.hand_over()
 
 
-# Results of tools as text.
-
-
-class InvalidResultError(ToolError):
-    """A tool has returned what cannot be sent.
-
-    Args:
-        message: for the caller.
-        result: of the tool.
-        tool: its name; empty: it has none in its service.
-    """
-
-    def __init__(self, message: str, result: object, tool: str = "") -> None:
-        super().__init__(ErrorType.INVALID_RESULT, message)
-        self.result = result
-        self.tool = tool
-
-
-def write_result(result: Any, tool: str = "") -> str:
-    """Return the result of a tool as text that can be sent (:func:`~dispatch.messaging.wire.result_text`).
-
-    Raises:
-        InvalidResultError: JSON cannot express it, or it has half of a surrogate pair, a number that JSON does not have, or
-            two keys that are one in JSON.
-    """
-    try:
-        text = result_text(result)
-        check_result_text(text)
-    except ToolError as error:
-        raise InvalidResultError(error.message, result, tool) from None
-    if isinstance(result, str) or "{" not in text or _is_plain(result, text):
-        return text
-    try:
-        problem = find_equal_keys(result)
-    except RecursionError:
-        problem = "it is nested too deeply"
-    if problem is not None:
-        message = describe_invalid_result(f"cannot be written as JSON ({problem})")
-        raise InvalidResultError(message, result, tool)
-    return text
-
-
-def _is_plain(result: object, text: str) -> bool:
-    """Return whether ``result`` is equal to its JSON ``text`` when that is read, so that all its keys are texts. perf: this
-    takes a fifth of the time of a search for equal keys, and most results are plain."""
-    try:
-        return bool(msgspec.json.decode(text) == result)
-    except Exception:  # of a comparison in user code; of a number too large or a nesting too deep to be read
-        return False
-
-
-def _name_types(result: object) -> str:
-    """Return the type of a result that cannot be sent, and the type within it that JSON cannot express, if there is one."""
-    unknown = ""
-
-    def encode(value: object) -> Any:
-        nonlocal unknown
-        try:
-            return encode_custom(value)
-        except BaseException:  # of the code of its class, too
-            unknown = "" if value is result else f" with {describe_type(value)} in it"
-            raise
-
-    with contextlib.suppress(BaseException):
-        msgspec.to_builtins(result, str_keys=True, enc_hook=encode)
-    return f"{describe_type(result)}{unknown}"
-
-
 # Replies of a service: a result, a stream, an error, or a refusal, over the channel of the request.
 
 
@@ -427,23 +351,6 @@ class ReplySender:
     def __init__(self, refused: dict[str, int], *, id: str) -> None:
         self._refused = refused
         self._id = id
-        self._lines = TransitionLogger(logging.getLogger("dispatch.service"), loop_clock())
-
-    def log_invalid_result(self, result: object, tool: str = "") -> None:
-        """Log the type of a result that cannot be sent, for the author of the tool. Results are user data: no value is
-        logged. The lines are limited in rate for each tool and type."""
-        name = f"{self._id}: tool '{tool}'" if tool else self._id
-        self._lines.log(
-            logging.ERROR,
-            ("invalid-result", tool, type(result).__qualname__),
-            lambda: (
-                f"{name} returned {_name_types(result)}, which cannot be sent: the call ended as invalid-result. Return a "
-                "text, a number, a list, a dict, or a dataclass of such values, without NaN, infinity, halves of "
-                "surrogate pairs, and keys that are one in JSON (1 and '1')."
-            ),
-            service=self._id,
-            error=ErrorType.INVALID_RESULT,
-        )
 
     def send_result(self, work: InboundRequest, text: str) -> None:
         """Send the tool's result."""
@@ -532,8 +439,7 @@ class ReplySender:
                 f"The tool was executed, but its result is too large to send ({error}). Ask for less in one call.",
             )
         except ValueError as error:
-            self.log_invalid_result(text)
-            self.send_error(work, ErrorType.INVALID_RESULT, describe_invalid_result(f"is not valid text ({error})"))
+            raise InvalidResultError(f"is not valid text ({error})", text) from None
         return False
 
 

@@ -11,9 +11,17 @@ from functools import partial
 from operator import attrgetter
 from typing import Protocol
 
-from dispatch._internal import DeadlineTimer, ends_task, is_kind, unwrap
-from dispatch.errors import DispatchError, ErrorType
-from dispatch.messaging.wire import MalformedMessageError, Refusal, Request, decode_request, is_oversized
+from dispatch._internal import DeadlineTimer, ends_task, is_kind
+from dispatch.errors import ErrorType
+from dispatch.messaging.wire import (
+    InvalidResultError,
+    MalformedMessageError,
+    Refusal,
+    Request,
+    decode_request,
+    is_oversized,
+    write_result,
+)
 from dispatch.result import read_tool_error
 from dispatch.serving.fair_places import FairPlaces
 from dispatch.serving.replies import (
@@ -21,11 +29,9 @@ from dispatch.serving.replies import (
     MAX_DUPLICATES,
     IdempotencyKeys,
     InboundRequest,
-    InvalidResultError,
     KeyedExecution,
     RecordedReplies,
     ReplySender,
-    write_result,
 )
 from dispatch.serving.tool_service import Invoke, RefusedRequestError, ToolExecutor
 from dispatch.telemetry.events import ExceptionLogger
@@ -188,10 +194,10 @@ class RequestRunner:
                 end = "error"
                 self.errors += 1
                 self._sender.send_error(work, *read_tool_error(raised))
-                if isinstance(raised, InvalidResultError):
-                    self._sender.log_invalid_result(raised.result, raised.tool)
-                elif not is_kind(unwrap(raised), DispatchError):
-                    self._failures.log(f"{self._id} failed", raised, service=self._id)
+                name = self._id
+                if is_kind(raised, InvalidResultError) and raised.tool:
+                    name = f"{name}: tool '{raised.tool}'"
+                self._failures.log_tool_error(name, raised, service=self._id)
         finally:
             if end is not None:
                 work.observer.on_tool_end(end, self._now() - began)

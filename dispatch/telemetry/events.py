@@ -17,6 +17,8 @@ from weakref import WeakSet
 import msgspec
 
 from dispatch._internal import describe_type, excerpt, is_kind, read_field, read_text, scalar_text, type_name, unwrap
+from dispatch.errors import DispatchError
+from dispatch.messaging.wire import InvalidResultError
 
 # Log lines: one for each transition of a circuit or an instance, one for each call, and exceptions without user data.
 #
@@ -115,6 +117,32 @@ class ExceptionLogger:
     ) -> None:
         self._lines = TransitionLogger(logger, clock)
         self._content = content
+
+    def log_tool_error(self, text: str, raised: BaseException, **facts: Any) -> None:
+        """Log what a tool raised; or of a result that cannot be sent its type and what to return, never its value, which is
+        user data. The tool's own errors (:class:`~dispatch.errors.DispatchError`) are not logged.
+
+        Args:
+            text: names the tool.
+            raised: by the tool, or for its result.
+            facts: as of :meth:`TransitionLogger.log`.
+        """
+        raised = unwrap(raised)
+        if is_kind(raised, InvalidResultError):
+            with contextlib.suppress(BaseException):  # of a handler of logging
+                self._lines.log(
+                    logging.ERROR,
+                    (text, raised.type, type_name(raised.result)),
+                    lambda: (
+                        f"{text} returned {raised.name_types()}, which cannot be sent: the call ended as {raised.type}. "
+                        "Return a text, a number, a list, a dict, or a dataclass of such values, without NaN, infinity, "
+                        "halves of surrogate pairs, and keys that are one in JSON (1 and '1')."
+                    ),
+                    error=raised.type,
+                    **facts,
+                )
+        elif not is_kind(raised, DispatchError):
+            self.log(f"{text} failed", raised, **facts)
 
     def log(self, text: str, raised: BaseException, **facts: Any) -> None:
         """Log ``raised``. Never raises: the code that reports a failure must go on.

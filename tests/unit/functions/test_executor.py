@@ -13,7 +13,7 @@ from dispatch.calls.local import CallContext, LocalCall, RefusedCallError
 from dispatch.errors import InvalidArgumentsError, RejectedError, ThrottledError, ToolError
 from dispatch.functions.schema import tool
 from dispatch.functions.sources import FunctionExecutor, FunctionTool
-from dispatch.serving.replies import write_result
+from dispatch.messaging.wire import write_result
 
 
 def create(*functions: Any) -> FunctionExecutor:

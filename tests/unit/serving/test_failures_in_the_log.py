@@ -1,9 +1,10 @@
 """Unexpected exceptions of tools, in services and in this process: one ERROR with a traceback per kind, no user data.
-Of results of services that cannot be sent: one ERROR with their type."""
+Of results that cannot be sent: one ERROR with their type."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -218,10 +219,10 @@ RESULTS: dict[str, tuple[Callable[[str], Any], str]] = {
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-@pytest.mark.parametrize("is_function", [False, True])
+@pytest.mark.parametrize("where", ["service", "functions", "process"])
 @pytest.mark.parametrize("kind", RESULTS)
-async def test_a_service_logs_the_type_of_a_result_that_cannot_be_sent(
-    kind: str, is_function: bool, is_stream: bool, caplog: pytest.LogCaptureFixture
+async def test_the_type_of_a_result_that_cannot_be_sent_is_logged(
+    kind: str, where: str, is_stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     make, shown = RESULTS[kind]
 
@@ -242,20 +243,25 @@ async def test_a_service_logs_the_type_of_a_result_that_cannot_be_sent(
             yield make(arguments["number"])
 
     function = dispatch.tool(name="work")(work_in_chunks if is_stream else work)
-    served: dict[str, Any] = (
-        {"functions": function} if is_function else {"implementation": Chunks() if is_stream else Whole()}
-    )
-    async with dispatch.ToolServer(
-        **served, broker=BROKER, request_queue=REQUESTS, response_queue=RESPONSES, telemetry=telemetry()
-    ) as server:
-        tools = catalog(service={"config-params": [{"name": "tool"}]}, work={"tool": "work"})
-        async with dispatching(tools) as dispatcher:
-            for _ in range(3):
-                result = await dispatcher.execute("work", {"number": SECRET})
+    tools: Any = catalog(service={"config-params": [{"name": "tool"}]}, work={"tool": "work"})
+    name = "tool 'work'"
+    async with contextlib.AsyncExitStack() as stack:
+        if where == "process":
+            tools = [dispatch.Functions(function)]
+        else:
+            served: dict[str, Any] = {"functions": function} if where == "functions" else {}
+            served = served or {"implementation": Chunks() if is_stream else Whole()}
+            server = dispatch.ToolServer(
+                **served, broker=BROKER, request_queue=REQUESTS, response_queue=RESPONSES, telemetry=telemetry()
+            )
+            await stack.enter_async_context(server)
+            name = f"{server.service}: {name}" if where == "functions" else server.service
+        dispatcher = await stack.enter_async_context(dispatch.connect(BROKER, catalog=tools, telemetry=telemetry()))
+        for _ in range(3):
+            result = await dispatcher.execute("work", {"number": SECRET})
     assert result.error is not None
     assert result.error.type == "invalid-result"
     (text,) = errors(caplog)
-    name = f"{server.service}: tool 'work'" if is_function else server.service
     assert f"{name} returned {shown}" in text
     assert "invalid-result" in text
     assert "Return a text, a number, a list, a dict, or a dataclass" in text

@@ -39,9 +39,9 @@ from dispatch.messaging.wire import (
     encode_reply,
     encode_request,
     json_text,
-    result_text,
     split_text,
     whole_number,
+    write_result,
 )
 from tests.helpers.malformed_messages import MALFORMED_PAYLOADS
 
@@ -363,13 +363,13 @@ class Animal(str, Enum):  # noqa: UP042 - formatted as its name, other than a St
     ],
 )
 def test_a_result_becomes_the_text_that_trustgraph_would_send(result: object, text: str) -> None:
-    found = result_text(result)
+    found = write_result(result)
     assert (found, type(found)) == (text, str)
 
 
 @given(json_values)
 def test_any_json_result_can_be_read_again(value: Any) -> None:
-    assert value == (result_text(value) if isinstance(value, str) else json.loads(result_text(value)))
+    assert value == (write_result(value) if isinstance(value, str) else json.loads(write_result(value)))
 
 
 @pytest.mark.parametrize(
@@ -384,7 +384,7 @@ def test_any_json_result_can_be_read_again(value: Any) -> None:
 )
 def test_a_result_that_json_cannot_say_is_named_by_its_type_with_what_to_return(result: object, reason: str) -> None:
     with pytest.raises(ToolError, match=rf"JSON \(.*{reason}.*\): its code has to return a text") as caught:
-        result_text(result)
+        write_result(result)
     assert caught.value.type == "invalid-result"
 
 
@@ -392,7 +392,7 @@ def test_a_result_that_holds_itself_is_told() -> None:
     endless: list[Any] = []
     endless.append(endless)
     with pytest.raises(ToolError, match="result cannot be written as JSON"):
-        result_text(endless)
+        write_result(endless)
 
 
 @given(st.text(max_size=300), st.integers(8, 400))
