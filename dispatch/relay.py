@@ -11,9 +11,9 @@ import asyncio
 import logging
 import math
 import os
-import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -23,10 +23,10 @@ from dispatch._internal import cancel_and_wait, excerpt, join_names, loop_clock
 from dispatch.admin import Admin
 from dispatch.calls.attempt import CallOptions
 from dispatch.calls.fleet import fleet_topic
-from dispatch.calls.resolution import LiveCatalog, ResolvedTool
-from dispatch.catalog import Catalog, CatalogError, Folder, Problem, ServiceDescriptor, ToolDescriptor
+from dispatch.calls.resolution import ResolvedTool
+from dispatch.catalog import Catalog, Folder, Problem, ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.items import Item
-from dispatch.catalog.merge import CatalogLike
+from dispatch.catalog.merge import CatalogLike, Merger
 from dispatch.catalog.sources import Source
 from dispatch.dispatcher import Dispatcher
 from dispatch.documents import (
@@ -184,12 +184,10 @@ class RelayConfig(msgspec.Struct, frozen=True, rename="kebab"):
                     load(file)
             except (PolicyError, GrantsError) as error:
                 problems += [msgspec.structs.replace(each, file=each.file or str(file)) for each in error.problems]
-        try:
-            live = LiveCatalog([Folder(each) for each in found.catalog], None, None, random.random)
-            if found.workspace is None:  # otherwise services may come from there
-                problems += plan_services(live.resolver.catalog, found.services)[1]
-        except CatalogError as error:
-            problems += error.problems
+        catalog, mistakes = _check_folders(found.catalog)
+        problems += mistakes
+        if not mistakes and found.workspace is None:  # otherwise services may come from there
+            problems += plan_services(catalog, found.services)[1]
         if any(each.severity == "error" for each in problems):
             raise RelayError(problems)
         return found
@@ -208,6 +206,22 @@ class RelayConfig(msgspec.Struct, frozen=True, rename="kebab"):
 
             sources += McpServers(self.mcp_servers).sources
         return sources
+
+
+def _check_folders(paths: Iterable[str]) -> tuple[Catalog, list[Problem]]:
+    """Return the catalogue of several folders, and their errors. Nothing is logged: the relay reads the folders again, and
+    logs their warnings then."""
+    merger = Merger()
+    problems: list[Problem] = []
+    items: dict[str, Sequence[Item]] = {}
+    for folder in map(Folder, paths):
+        merger.add_source(folder.id, is_atomic=folder.is_atomic)
+        reading = folder.read()
+        problems += reading.problems
+        items[folder.id] = reading.items
+    refused = merger.set_all_items(items).values()
+    problems += chain.from_iterable(refused)
+    return merger.merge().catalog, [each for each in problems if each.severity == "error"]
 
 
 # The plan: which topics are consumed, and which tool a request means. Pure.

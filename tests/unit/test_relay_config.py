@@ -13,7 +13,7 @@ import pytest
 
 from dispatch import Catalog
 from dispatch.cli import main
-from dispatch.relay import RelayConfig, RelayError, describe_mcp_tool, plan_services
+from dispatch.relay import Relay, RelayConfig, RelayError, describe_mcp_tool, plan_services
 
 pytestmark = pytest.mark.usefixtures("own_logging")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -65,6 +65,15 @@ def test_every_mistake_is_reported_at_once(folder: Path) -> None:
         "tell-joke.json",
     }
     assert str(caught.value).startswith("The relay cannot be configured: ")
+
+
+@pytest.mark.wall_clock  # a folder is watched
+async def test_a_warning_of_a_folder_is_logged_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (folder / "relay" / "tools" / "tool").rename(folder / "relay" / "tools" / "tools")
+    write(folder / "relay.json", {"broker": "memory://relay", "catalog": ["relay/tools"]})
+    async with Relay(RelayConfig.load(folder / "relay.json")) as relay:
+        assert [service.id for service in relay.services] == ["joke-service"]
+    assert caplog.text.count("there is no tool/ in this folder") == 1
 
 
 @pytest.mark.parametrize(
