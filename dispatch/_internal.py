@@ -34,6 +34,12 @@ def loop_clock() -> Callable[[], float]:
     return time.monotonic if type(loop).time is asyncio.BaseEventLoop.time else loop.time
 
 
+OTHER_LOOP: Final = (
+    "this dispatcher was started on another event loop and works on that one only; create one for each event loop "
+    "(every asyncio.run() has a loop of its own). close() works on any loop."
+)
+
+
 async def yield_to_others() -> None:
     """Let the event loop run its other tasks once.
 

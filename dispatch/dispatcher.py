@@ -17,6 +17,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 
 from dispatch._internal import (
+    OTHER_LOOP,
     Randomness,
     Rejection,
     check_instance,
@@ -197,10 +198,6 @@ class Found(NamedTuple):
 
 T = TypeVar("T")
 
-OTHER_LOOP = (
-    "this dispatcher was started on another event loop and works on that one only; create one for each event loop "
-    "(every asyncio.run() has a loop of its own). close() works on any loop."
-)
 NOT_STARTED = "the dispatcher is not started; use 'async with dispatch.connect(...)' or await start()"
 
 
@@ -428,9 +425,18 @@ class Dispatcher:
             raise RuntimeError(NOT_STARTED)
         # perf: asking for the running loop is a system call
         is_own = get_ident() == self._thread and self._loop is not None and self._loop.is_running()
-        if not is_own and asyncio.get_running_loop() is not self._loop:
-            raise RuntimeError(OTHER_LOOP)
+        if not is_own:
+            self._check_loop()
         return self._calls
+
+    def _check_loop(self) -> None:
+        """Check that a started dispatcher is used on its own event loop.
+
+        Raises:
+            RuntimeError: it is not.
+        """
+        if self._loop is not None and asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError(OTHER_LOOP)
 
     def _connect_source(self, source: Source, is_in_force: bool) -> None:
         """Give a source what it needs of the dispatcher, before it is read. Its instances replace those of a former source
@@ -473,6 +479,7 @@ class Dispatcher:
 
         Raises:
             CatalogError, PolicyError: as in :func:`dispatch.connect`; the former catalogue and policy stay in force.
+            RuntimeError: the dispatcher was started on another event loop.
         """
         await self._live.reload(catalog, policy)
 
@@ -525,8 +532,10 @@ class Dispatcher:
 
         Raises:
             RejectedError: ``permissions-unavailable``: the permissions of ``user`` could not be resolved.
+            RuntimeError: the dispatcher was started on another event loop.
         """
         await yield_to_others()
+        self._check_loop()
         catalog, version = self.catalog, filters.get("version")
         found = catalog.list(**filters) if filters else catalog.tools.values()
         if find is not None:
@@ -593,7 +602,9 @@ class Dispatcher:
         Raises:
             RejectedError: ``permissions-unavailable``: the permissions of ``user`` could not be resolved.
             TypeError, ValueError: ``query`` is no text, or ``limit`` below 1.
+            RuntimeError: the dispatcher was started on another event loop.
         """
+        self._check_loop()
         catalog = self.catalog
         tools = catalog.tools
         if category is not None or tags_any:

@@ -74,7 +74,7 @@ _RATE = {
     "quota": "its quota of calls in this day or month is used up",
 }
 _RATE_LIMITS = {"rate-limit": "its rate limit", "user-rate-limit": "its rate limit for this user"}
-_CLOSED = frozenset({"closed", "closing", "loop-ended"})
+_CLOSED = frozenset({"closed", "closing"})
 """Reasons of guards that reject because the dispatcher is closed."""
 
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from dispatch._internal import (
+    OTHER_LOOP,
     ErrorBoundary,
     Randomness,
     cancel_and_wait,
@@ -118,6 +119,7 @@ class Activator:
         self._causes: set[str] = set()
         self._waiting: list[asyncio.Future[None]] = []
         self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._put_in_force(self._prepare(merger), ())
 
     @property
@@ -128,7 +130,17 @@ class Activator:
     def start(self) -> None:
         """Begin to activate changes, on the running event loop."""
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="dispatch-catalog")
+        self._loop = asyncio.get_running_loop()
         self._task = asyncio.create_task(self._activate_changes(), name="dispatch-catalog-activation")
+
+    def check_loop(self) -> None:
+        """Check that the running event loop is the one of the start.
+
+        Raises:
+            RuntimeError: it is another one, whose changes would wait for ever.
+        """
+        if self._worker is not None and asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError(OTHER_LOOP)
 
     async def close(self) -> None:
         """Activate nothing more. A change that is not in force yet fails with RuntimeError."""

@@ -153,6 +153,15 @@ class Registry:
         """Release the thread, because the event loop has ended."""
         self._activator.abandon()
 
+    async def _enter(self) -> None:
+        """Begin a public coroutine.
+
+        Raises:
+            RuntimeError: the dispatcher was started on another event loop.
+        """
+        await yield_to_others()
+        self._activator.check_loop()
+
     # -- sources ------------------------------------------------------------------------------------------------
 
     def sources(self) -> tuple[SourceStatus, ...]:
@@ -185,7 +194,7 @@ class Registry:
             ValueError: there is a source with that id, or its ``on_change`` is unknown.
             ApprovalsError: it holds changes, and there is no file of approvals.
         """
-        await yield_to_others()
+        await self._enter()
         async with self._changing:
             sources = sources_in(source)
             for number, each in enumerate(sources):
@@ -209,7 +218,7 @@ class Registry:
         Raises:
             LookupError: there is none.
         """
-        await yield_to_others()
+        await self._enter()
         async with self._changing:
             follower = self._find(id)
             await self._activator.run(lambda merger: merger.remove_source(id))
@@ -228,7 +237,7 @@ class Registry:
             CatalogError: its items are invalid; the former ones stay in force.
             Exception: it is out of reach; its items stay in force.
         """
-        await yield_to_others()
+        await self._enter()
         follower = self._find(id)
         await follower.discover()
         if follower.error is not None:
@@ -241,7 +250,7 @@ class Registry:
             LookupError: that definition does not wait.
             ApprovalsError: the file cannot be written.
         """
-        await yield_to_others()
+        await self._enter()
         check_instance("name", name, str, "the name of a tool, such as 'tell-joke'")
         check_instance("fingerprint", fingerprint, str, "the fingerprint of a definition that waits")
         held = [each for report in self.merged.reports.values() for each in report.held]
@@ -260,7 +269,7 @@ class Registry:
         Raises:
             CatalogError, PolicyError, ApprovalsError, ValueError: as :class:`Registry`.
         """
-        await yield_to_others()
+        await self._enter()
         if catalog is None:
             await self._activator.replace(lambda merger: merger.copy(merger.order, policy), tuple(self._followers))
             return
@@ -336,7 +345,7 @@ class Registry:
         Raises:
             CatalogError: it is invalid; nothing has changed.
         """
-        await yield_to_others()
+        await self._enter()
         await self._activator.run(lambda merger: put_item(merger, kind, raw))
         await self._activator.activate(PUT)
 
@@ -350,7 +359,7 @@ class Registry:
         Raises:
             LookupError: it was not put.
         """
-        await yield_to_others()
+        await self._enter()
         await self._activator.run(lambda merger: remove_item(merger, kind, key))
         await self._activator.activate(PUT)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -129,9 +128,6 @@ class AsyncBulkhead:
 
 
 # The asyncio adapter of :mod:`dispatch.resilience.rate_limit`: one timer per tool, one future per wait.
-#
-# No object is bound to an event loop before its first use: a dispatcher that is constructed at import, or used again after
-# its loop has ended, works on the loop that runs then.
 
 
 def user_buckets(rate: RateLimit, most: int = MAX_USERS) -> UserBuckets[LeakyBucket]:
@@ -146,7 +142,7 @@ def user_buckets(rate: RateLimit, most: int = MAX_USERS) -> UserBuckets[LeakyBuc
 
 
 class AsyncRateLimiter:
-    """The rate limits of one tool.
+    """The rate limits of one tool, on the event loop that runs when they are constructed.
 
     Args:
         rate: of all users together, with their weights; None: no limit.
@@ -175,7 +171,7 @@ class AsyncRateLimiter:
         here: UserBuckets[Any] | None = None,
         kind: type[RateLimiter] = RateLimiter,
     ) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         ruling = rate or user_rate or shared_rate or RateLimit("1/s")
         if here is None and user_rate is not None:
@@ -183,7 +179,7 @@ class AsyncRateLimiter:
         if bucket is None and rate is not None:
             bucket = LeakyBucket(rate.capacity, rate.per_second)
         self.limiter = kind(
-            time.monotonic,
+            loop_clock(),
             bucket=bucket,
             users=_combine(here, everywhere),
             max_queue=max_queue,
@@ -199,13 +195,10 @@ class AsyncRateLimiter:
         """Of the limits that a fleet shares (:class:`dispatch.resilience.fleet.Leases`)."""
 
     def admit(self, user: str, deadline: float, cost: float = 1.0) -> RatePermit | Waiter | Rejection:
-        """:meth:`RateLimiter.admit` on the running loop's clock. A returned :class:`Waiter` is passed to :meth:`wait`."""
-        loop = self._loop
-        if loop is None or not loop.is_running():  # perf: asking for the running loop is a system call
-            loop = self._bind()
+        """:meth:`RateLimiter.admit` on the loop's clock. A returned :class:`Waiter` is passed to :meth:`wait`."""
         answer = self.limiter.admit(user, deadline, cost)
         if type(answer) is Waiter:
-            answer.tag = loop.create_future()
+            answer.tag = self._loop.create_future()
             self._set_timer()
         return answer
 
@@ -237,14 +230,6 @@ class AsyncRateLimiter:
         self._cancel_timer()
         _wake(self.limiter.refuse_all(reason))
 
-    def _bind(self) -> asyncio.AbstractEventLoop:
-        loop = self._loop = asyncio.get_running_loop()
-        self.limiter.clock = loop_clock()
-        # The former loop has ended with its timer, so that its waiters will never wake.
-        self._cancel_timer()
-        self.limiter.refuse_all("loop-ended")
-        return loop
-
     def _admit_waiters(self) -> None:
         self._cancel_timer()
         _wake(self.limiter.admit_waiters())
@@ -257,7 +242,6 @@ class AsyncRateLimiter:
             return  # a timer that fires too early is set again
         if timer is not None:
             timer.cancel()
-        assert self._loop is not None
         self._timer = self._loop.call_at(at, self._admit_waiters)
 
     def _cancel_timer(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import os
 import random
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
@@ -170,7 +171,8 @@ _NO_POOL = PoolKey("", ("", ""))
 
 class WrappedClient:
     """A client of TrustGraph's with guards around it: circuit breaker, rate limits, bulkhead, retries, hedging, one deadline
-    and typed errors. It has the calls of :class:`dispatch.ToolServiceClient`; use it on one loop at a time.
+    and typed errors. It has the calls of :class:`dispatch.ToolServiceClient`. It works on one event loop, and on another one
+    when that has ended.
 
     Args:
         client: anything with TrustGraph's ``call(config, arguments, timeout=…)`` (2.11.1) or ``call(user, config,
@@ -216,6 +218,7 @@ class WrappedClient:
         self._repeatable = repeatable(annotations)
         has_user_parameter(client)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = 0
         self._tool_guards: ToolGuards | None = None
         self._calls: Calls | None = None
         self._observer: DispatcherObserver = NULL_DISPATCHER
@@ -238,7 +241,7 @@ class WrappedClient:
 
         Raises:
             ValueError: the policy has no breaker.
-            RuntimeError: no event loop runs.
+            RuntimeError: no event loop runs, or another one than that of the client while that runs, too.
         """
         breaker = self._guards().breaker
         if breaker is None:
@@ -248,7 +251,12 @@ class WrappedClient:
     def _guards(self) -> ToolGuards:
         loop = asyncio.get_running_loop()
         if self._tool_guards is None or loop is not self._loop:
-            self._loop = loop
+            if self._loop is not None and self._loop.is_running() and self._process == os.getpid():
+                raise RuntimeError(
+                    f"the wrapped client of '{self.tool}' is used on another event loop, which still runs. Its limits and "
+                    "its circuit breaker belong to one loop: wrap a client for each event loop."
+                )
+            self._loop, self._process = loop, os.getpid()
             self._observer.close()
             self._authorizer.abandon()
             self._authorizer = Authorizer(self._grants)  # a callable's answers belong to one loop

@@ -278,6 +278,14 @@ USES: dict[str, Use] = {
     "stream": streamed,
     "tool": lambda dispatcher: dispatcher.tool("work").invoke(),
     "client": lambda dispatcher: dispatch.ToolServiceClient(dispatcher, service="lab").call({}, {}),
+    "tools": lambda dispatcher: dispatcher.tools(),
+    "find": lambda dispatcher: dispatcher.find("work"),
+    "reload": lambda dispatcher: dispatcher.reload(catalog()),
+    "put": lambda dispatcher: dispatcher.registry.put("tool-service", {"id": "more"}),
+    "remove": lambda dispatcher: dispatcher.registry.remove("tool", "work"),
+    "refresh": lambda dispatcher: dispatcher.registry.refresh(dispatcher.registry.sources()[0].id),
+    "add": lambda dispatcher: dispatcher.registry.add_source(dispatch.Functions(len, id="more")),
+    "remove-source": lambda dispatcher: dispatcher.registry.remove_source(dispatcher.registry.sources()[0].id),
 }
 
 
@@ -383,6 +391,52 @@ def test_while_the_first_loop_runs_in_another_thread(use: str) -> None:
         asyncio.run(misuse(dispatcher, USES[use]))
         asyncio.run(close_twice(dispatcher))
         assert not dispatcher.is_connected
+
+
+class OwnClient:
+    """A client of TrustGraph's."""
+
+    async def call(self, config: object, arguments: object, timeout: float = 1) -> str:
+        return "done"
+
+
+def wrapped() -> dispatch.WrappedClient:
+    return dispatch.wrap(OwnClient(), tool="work", policy={"rate-limit": {"rate": "1/h", "burst": 2, "max-wait": 0}})
+
+
+def test_the_limits_of_a_wrapped_client_are_not_reset_by_another_loop() -> None:
+    client = wrapped()
+    with loop_in_a_thread() as loop:
+
+        def call() -> str:
+            return asyncio.run_coroutine_threadsafe(client.call({}, {}), loop).result(10)
+
+        assert call() == "done"
+        with pytest.raises(RuntimeError, match="is used on another event loop, which still runs"):
+            asyncio.run(client.call({}, {}))
+        assert call() == "done"
+        with pytest.raises(dispatch.ThrottledError):
+            call()
+    assert asyncio.run(client.call({}, {})) == "done", "that loop has ended"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_wrapped_client_in_a_child_that_was_forked_from_the_loop() -> None:
+    client = wrapped()
+
+    async def fork() -> int:
+        await client.call({}, {})
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                code = int(asyncio.run(client.call({}, {})) != "done")
+            finally:
+                os._exit(code)
+        return child
+
+    _, status = os.waitpid(asyncio.run(fork()), 0)
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 @pytest.mark.pulsar

@@ -312,7 +312,7 @@ def test_the_text_names_the_cause(by: str, reason: str, text: str) -> None:
     assert text in error_from_rejection(Rejection(by, reason, 3.0), "work").message
 
 
-@pytest.mark.parametrize("reason", ["closed", "closing", "loop-ended"])
+@pytest.mark.parametrize("reason", ["closed", "closing"])
 def test_a_closed_dispatcher_has_sent_nothing(reason: str) -> None:
     error = error_from_rejection(Rejection("bulkhead", reason), "work")
     assert isinstance(error, TransportError)

@@ -25,7 +25,7 @@ from dispatch.errors import Outcome
 from dispatch.policy import RateLimit
 from dispatch.resilience.aio import AsyncRateLimiter, user_buckets
 from dispatch.resilience.rate_limit import LeakyBucket, RatePermit, Waiter
-from tests.helpers.clock import START, VirtualClockLoop, advance, idle, run, virtual_loop
+from tests.helpers.clock import START, advance, idle, run, virtual_loop
 from tests.helpers.rate_limits import FAR, figures, limits, now
 from tests.helpers.run_profile import by_profile
 
@@ -328,50 +328,6 @@ async def test_what_aiolimiter_has_no_function_for() -> None:
     tasks = [asyncio.create_task(wait("large", 4.0)), *(asyncio.create_task(wait("small", 1.0)) for _ in range(3))]
     await asyncio.gather(*tasks)
     assert served == ["small", "small", "small", "large"], "waiters are served by their cost: a large one starves"
-
-
-def test_limits_made_without_a_loop_work_on_any_and_remember_over_all() -> None:
-    made = limits("1/s", "1/s", burst=2)
-
-    async def one() -> None:
-        assert isinstance(await made.acquire("ann", FAR), RatePermit)
-        assert isinstance(await made.acquire("ann", FAR), RatePermit)
-
-    async def two() -> None:
-        assert isinstance(await made.acquire("ann", now() + 0.5), Rejection)
-        assert isinstance(await made.acquire("ann", FAR), RatePermit)
-        assert now() == pytest.approx(START + 1.0)
-
-    run(one)
-    run(two)
-    assert figures(made) == (3, 0, 1, 0)
-
-
-@pytest.mark.parametrize(("before", "after"), [(50.0, 0.0), (0.0, 5.0)])
-def test_who_waited_on_a_loop_that_has_ended_is_in_nobodys_way(before: float, after: float) -> None:
-    made = limits("1/s")
-    ended = VirtualClockLoop()
-
-    async def leave_somebody_behind() -> None:
-        await made.acquire("ann", FAR)
-        await asyncio.sleep(before)
-        await made.acquire("ann", FAR)
-        assert isinstance(made.admit("ann", FAR), Waiter)
-
-    ended.run_until_complete(leave_somebody_behind())
-    ended.close()
-    assert made.limiter.waiting == 1
-
-    async def later() -> None:
-        await asyncio.sleep(after)
-        if not after:
-            assert isinstance(made.admit("ben", now() + 0.9), Rejection)
-        assert isinstance(await made.acquire("ben", now() + 1.1), RatePermit)
-        assert made.limiter.waiting == 0
-        assert isinstance(await made.acquire("ben", now() + 1.1), RatePermit)
-
-    run(later)
-    assert figures(made) == (4, 0, 1 if after else 2, 0)
 
 
 SECONDS = by_profile(short=20, long=60)
