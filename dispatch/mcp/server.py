@@ -61,7 +61,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSI
 from starlette.applications import Starlette
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dispatch._internal import encode_text, scalar_value, type_name
@@ -1055,9 +1055,16 @@ def _hash(token: str) -> bytes:
     return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
 
 
+_NO_SESSION: Final = (
+    "This server speaks streamable HTTP, not the HTTP+SSE transport of MCP 2024-11-05: choose 'http' or 'streamable-http' "
+    "in the client, which begins with a POST of 'initialize' to this address"
+)
+
+
 class UnreadableRequests:
     """ASGI application that answers requests which are no messages; the SDK answers them without their ids, and takes a
-    request whose id is no integer for a notification. A batch is passed on message by message.
+    request whose id is no integer for a notification. A batch is passed on message by message. A client of the HTTP+SSE
+    transport begins with a GET without a session, and is told what to use.
 
     Args:
         app: receives all others.
@@ -1069,6 +1076,14 @@ class UnreadableRequests:
         self._security = TransportSecurityMiddleware(security)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] in ("GET", "DELETE"):
+            request = Request(scope)
+            has_session = MCP_SESSION_ID_HEADER in request.headers
+            if not has_session and request.headers.get(MCP_PROTOCOL_VERSION_HEADER) not in MODERN_PROTOCOL_VERSIONS:
+                refusal = await self._security.validate_request(request, is_post=False)
+                text = _write_error(INVALID_REQUEST, f"{_NO_SESSION}.", b"null")
+                await (refusal or Response(text, 400, media_type="application/json"))(scope, receive, send)
+                return
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
@@ -1173,6 +1188,12 @@ def make_app(
         app.add_middleware(AuthContextMiddleware)
         app.add_middleware(AuthenticationMiddleware, backend=BearerAuthBackend(verifier))
     app.add_middleware(TrimmedHeaders)
+
+    async def refuse_path(request: Request, _error: Exception) -> Response:
+        endpoint = f"{request.scope.get('root_path', '')}{path}"
+        return PlainTextResponse(f"Not found: the MCP endpoint is {endpoint}, by streamable HTTP.\n", 404)
+
+    app.add_exception_handler(404, refuse_path)
     return app
 
 

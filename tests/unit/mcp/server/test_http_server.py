@@ -303,6 +303,29 @@ async def test_a_batch_has_the_answers_to_its_requests() -> None:
 
 
 @pytest.mark.wall_clock
+async def test_a_client_of_the_withdrawn_transport_is_told_what_to_use() -> None:
+    token, accept = {"authorization": "Bearer 0123456789abcdef"}, {"accept": "text/event-stream"}
+    async with (
+        stand(lambda _: "done") as (dispatcher, _),
+        serving(McpServer(dispatcher), tokens=TOKENS_APP) as url,
+        httpx2.AsyncClient(headers=accept) as http,
+    ):
+        answer = await http.get(url, headers=token)
+        assert (answer.status_code, answer.headers["content-type"]) == (400, "application/json")
+        assert "not the HTTP+SSE transport of MCP 2024-11-05: choose 'http'" in answer.json()["error"]["message"]
+        assert "mcp-session-id" not in answer.headers
+        assert (await http.get(url)).status_code == 401
+        assert (await http.get(url, headers=token | {"host": "evil.example"})).status_code == 421
+        modern = {"mcp-protocol-version": "2026-07-28"}
+        assert (await http.get(url, headers=token | modern)).status_code == 405
+        elsewhere = await http.get(url.replace("/mcp", "/sse"), headers=token)
+        assert (elsewhere.status_code, "endpoint is /mcp, by streamable HTTP" in elsewhere.text) == (404, True)
+        session = (await http.post(url, json=INITIALIZE, headers=token | HEADERS)).headers["mcp-session-id"]
+        async with http.stream("GET", url, headers=token | {"mcp-session-id": session}) as listening:
+            assert listening.status_code == 200
+
+
+@pytest.mark.wall_clock
 @pytest.mark.parametrize("version", [None, "2025-06-18"])
 async def test_a_request_before_the_handshake_is_told_to_send_it(version: str | None) -> None:
     headers = {"accept": "application/json, text/event-stream"} | ({"mcp-protocol-version": version} if version else {})
