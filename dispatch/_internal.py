@@ -8,13 +8,14 @@ import functools
 import inspect
 import json
 import math
+import os
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
-from types import TracebackType
+from types import NoneType, TracebackType
 from typing import Any, Final, Generic, NoReturn, ParamSpec, TypeGuard, TypeVar
 
 import msgspec
@@ -490,20 +491,46 @@ class NamedFields(msgspec.StructMeta):
         return super().__call__(*args, **kwargs)
 
 
+_CHECKED: Final[Mapping[str, tuple[type | tuple[type, ...], str]]] = {
+    "str": (str, "a text"),
+    "str | None": ((str, NoneType), "a text, or None"),
+    "str | os.PathLike[str]": ((str, os.PathLike), "a path"),
+    "str | Path": ((str, os.PathLike), "a path"),
+    "str | os.PathLike[str] | Mapping[str, Any]": ((str, os.PathLike, Mapping), "a path, or the contents of the file"),
+    "Collection[str]": (Collection, "a list of texts"),
+    "Iterable[str]": (Iterable, "a list of texts"),
+    "Iterable[Mapping[str, Any]]": (Iterable, "a list of descriptors"),
+}
+"""What an argument must be, by its annotation, and the same for messages."""
+_NAMED: Final = {
+    "fleet": "the name of a fleet, such as 'shop'",
+    "service": "the id of a service, such as 'joke-service'",
+    "tool": "the name of a tool, such as 'tell-joke'",
+}
+"""The same for messages, of arguments with these names."""
+
+
 def explain_keywords(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function, or the ``__init__`` of a class, so that it explains an unknown keyword argument.
+    """Decorate a function, or the ``__init__`` of a class, so that it explains an unknown keyword argument, and a value of
+    another type where its annotation is one of :data:`_CHECKED`.
 
     perf: it costs a call, so that it is for what is called once, not for each call of a tool.
     """
     parameters = inspect.signature(function).parameters.values()
     kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     known = [each.name for each in parameters if each.kind in kinds and each.name not in ("self", "cls")]
+    positional = [each.name for each in parameters if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    checked = {each.name: _CHECKED[each.annotation] for each in parameters if each.annotation in _CHECKED}
 
     @functools.wraps(function)
     def explained(*args: P.args, **kwargs: P.kwargs) -> T:
         for key in kwargs:
             if key not in known:
                 _reject_keyword(key, known)
+        for name, value in (*zip(positional, args, strict=False), *kwargs.items()):
+            if name in checked:
+                kind, what = checked[name]
+                check_instance(name, value, kind, _NAMED.get(name, what))
         return function(*args, **kwargs)
 
     return explained
@@ -513,6 +540,21 @@ def _reject_keyword(key: str, known: Iterable[str]) -> NoReturn:
     near = find_near_names(key, known, 1)
     fix = f"did you mean {quote_excerpt(near[0])}?" if near else f"the keywords are {', '.join(known)}."
     raise TypeError(f"Unexpected keyword argument {quote_excerpt(key)}: {fix}")
+
+
+def as_set(name: str, texts: Iterable[str]) -> frozenset[str]:
+    """Return one text, or several, as a set.
+
+    Raises:
+        TypeError: the argument ``name`` is neither.
+    """
+    if isinstance(texts, str):
+        return frozenset((texts,))
+    check_instance(name, texts, Iterable, "a text, or a list of texts")
+    found = frozenset(texts)
+    for each in found:
+        check_instance(f"each of {name}", each, str, "a text")
+    return found
 
 
 def check_instance(name: str, value: object, kind: type | tuple[type, ...], fix: str) -> None:
@@ -580,8 +622,26 @@ def scalar_text(text: str) -> str:
 
 def scalar_value(value: Any) -> Any:
     """Return a JSON value whose texts, keys included, have passed :func:`scalar_text`. Other values are unchanged."""
-    if isinstance(value, str):
-        return scalar_text(value)
-    if isinstance(value, dict):
-        return {scalar_text(key) if isinstance(key, str) else key: scalar_value(each) for key, each in value.items()}
-    return [scalar_value(each) for each in value] if isinstance(value, (list, tuple)) else value
+    return replace_halves(value)[0]
+
+
+def replace_halves(value: Any) -> tuple[Any, bool]:
+    """Return :func:`scalar_value` of a JSON value, and whether a text of it was changed. Any depth: values of foreign peers
+    may have more levels than the stack has frames."""
+    whole = [value]
+    pending: list[Any] = [whole]
+    is_changed = False
+    while pending:
+        parts = pending.pop()
+        for at, each in parts.items() if isinstance(parts, dict) else enumerate(parts):
+            if isinstance(each, str):
+                parts[at] = scalar_text(each)
+                is_changed = is_changed or parts[at] is not each
+            elif isinstance(each, dict):
+                parts[at] = {scalar_text(key) if isinstance(key, str) else key: one for key, one in each.items()}
+                is_changed = is_changed or parts[at].keys() != each.keys()
+                pending.append(parts[at])
+            elif isinstance(each, (list, tuple)):
+                parts[at] = list(each)
+                pending.append(parts[at])
+    return whole[0], is_changed

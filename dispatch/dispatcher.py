@@ -266,7 +266,6 @@ class Dispatcher:
         check_instance(
             "approvals", approvals, (str, PathLike, NoneType), "the path of a file, such as 'approvals.json'"
         )
-        check_instance("fleet", fleet, (str, NoneType), "the name of a fleet, such as 'shop'")
         self.telemetry = telemetry
         self._events = Events(content=telemetry.content)
         self.client_id = client_id or os.urandom(6).hex()

@@ -4,6 +4,7 @@ its path and its fix."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import inspect
 import json
@@ -475,7 +476,10 @@ def read_regular_file(path: str | os.PathLike[str], max_bytes: int, too_large: s
         DocumentError: it is not a regular file, or too large.
         OSError: it cannot be read.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError:  # a NUL character, half of a surrogate pair
+        raise OSError(errno.EINVAL, "this cannot be the name of a file") from None
     try:
         signature = sign_status(os.fstat(descriptor))
         with open(descriptor, "rb", closefd=False) as file:

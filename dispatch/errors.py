@@ -8,9 +8,10 @@ never says "try again": a model that reads this repeats the call hundreds of tim
 from __future__ import annotations
 
 from enum import StrEnum
+from types import NoneType
 from typing import Any, Final
 
-from dispatch._internal import is_kind, read_text, scalar_text
+from dispatch._internal import check_instance, is_kind, read_text, scalar_text
 
 OTHER_TYPE: Final = "_OTHER"
 """The value of ``error.type`` for an error whose type is not an :class:`ErrorType` (OpenTelemetry's fallback value)."""
@@ -237,6 +238,7 @@ class DispatchError(RuntimeError):
         self.type = scalar_text(read_text(type))
         self.message = message
         self.retryable = retryable
+        check_instance("retry_after", retry_after, (int, float, NoneType), "a number of seconds, or None")
         self.retry_after = None if retry_after is None else round(retry_after + 0.000_499, 3)
         self.rejected_by = rejected_by
         self.alternatives = alternatives

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Protoco
 
 import msgspec
 
-from dispatch._internal import NamedFields, describe_type, excerpt, scalar_value
+from dispatch._internal import NamedFields, describe_type, excerpt, explain_keywords, scalar_value
 from dispatch.documents import (
     WRONG,
     DocumentError,
@@ -955,6 +955,7 @@ class Policy(Settings, frozen=True):
     max_result_chars: Size = 50_000
 
     @classmethod
+    @explain_keywords
     def load(cls, file: str | Path) -> Policy:
         """Load a policy from a file in JSON or YAML with the keys of a descriptor's ``policy``, over the defaults.
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
-from dispatch._internal import cancel_and_wait, excerpt, join_names, loop_clock
+from dispatch._internal import cancel_and_wait, excerpt, explain_keywords, join_names, loop_clock
 from dispatch.admin import Admin
 from dispatch.calls.attempt import CallOptions
 from dispatch.calls.fleet import fleet_topic
@@ -153,6 +153,7 @@ class RelayConfig(msgspec.Struct, frozen=True, rename="kebab"):
     drain_timeout: Annotated[float, _SECONDS_KEY] = DEFAULT_DRAIN_S
 
     @classmethod
+    @explain_keywords
     def load(cls, path: str | os.PathLike[str]) -> RelayConfig:
         """Read a file in JSON or YAML.
 

@@ -326,7 +326,6 @@ class ToolServer:
         given = functions if isinstance(functions, list | tuple) else [functions]
         if service is None and request_queue is None and functions is not None:
             service = _name_functions(given)
-        check_instance("service", service, (str, NoneType), "the name of a service, such as 'joke'")
         if service is not None:
             requests, responses = name_topics(service)
             request_queue, response_queue = request_queue or requests, response_queue or responses

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dispatch._internal import NamedFields
+from dispatch._internal import NamedFields, as_set, check_instance
 
 MIN_TOKEN_CHARS = 16
 ADMIN_LABEL = "admin"
@@ -31,12 +31,17 @@ class Admin(msgspec.Struct, frozen=True, metaclass=NamedFields):
     labels: Mapping[str, str] = {}
 
     def __post_init__(self) -> None:
+        check_instance("address", self.address, str, "HOST:PORT, such as '127.0.0.1:9464'")
         parse_host_port(self.address)
         for name in ("hosts", "peers"):
             if isinstance(value := getattr(self, name), str):
                 raise ValueError(f"{name} is one text, not several. Fix: Admin({name}=({value!r},))")
+            as_set(name, value)
+        for name in ("read", "act", "labels"):
+            check_instance(name, getattr(self, name), Mapping, "an object, such as {'alice': '…'}")
         tokens = [*self.read.values(), *self.act.values()]
         for token in tokens:
+            check_instance("each token", token, str, "a text")
             if len(token) < MIN_TOKEN_CHARS or not token.isascii() or not token.isprintable() or " " in token:
                 raise ValueError(
                     f"a token is not usable: it must have {MIN_TOKEN_CHARS} or more printable ASCII characters, without "

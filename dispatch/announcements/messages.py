@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from dispatch._internal import NamedFields
+from dispatch._internal import NamedFields, check_instance
 from dispatch.messaging.wire import TopicName
 
 DEFAULT_TOPIC: Final = "notify:tg:tool-descriptors"
@@ -257,6 +257,7 @@ class Announce(msgspec.Struct, frozen=True, kw_only=True, metaclass=NamedFields)
     weight: float = 1.0
 
     def __post_init__(self) -> None:
+        check_instance("topic", self.topic, str, f"the name of a topic, such as '{DEFAULT_TOPIC}'")
         TopicName.parse(self.topic)
         check_keys(self.keys)
         if len(self.keys) > MAX_SIGNATURES:
@@ -274,6 +275,7 @@ def check_keys(keys: Mapping[str, bytes]) -> None:
     Raises:
         TypeError, ValueError: one is not bytes, or too short.
     """
+    check_instance("keys", keys, Mapping, "secrets by their ids, such as {'2026': b'…'}")
     for id, key in keys.items():
         if not isinstance(key, bytes):
             raise TypeError(f"the key '{id}' is {type(key).__name__}, not bytes. Fix: b'…', or text.encode().")

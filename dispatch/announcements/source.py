@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from types import NoneType
 from typing import Any, Final
 
-from dispatch._internal import cancel_and_wait, explain_keywords
+from dispatch._internal import cancel_and_wait, check_instance, explain_keywords
 from dispatch.announcements.messages import DEFAULT_TOPIC, InstanceInfo, Question, question_topic
 from dispatch.announcements.table import AnnouncementTable, Inquiry
 from dispatch.announcements.trust import Trust
@@ -67,6 +68,7 @@ class Announced:
         on_change: OnChange = "apply",
         until: str = "",
     ) -> None:
+        check_instance("trust", trust, (Trust, NoneType), "a dispatch.Trust, or None")
         name = TopicName.parse(topic)
         self.topic = str(name)
         self.id = id

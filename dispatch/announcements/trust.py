@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatch._internal import NamedFields, excerpt
+from dispatch._internal import NamedFields, check_instance, excerpt, explain_keywords
 from dispatch.announcements.messages import ServiceRef, check_keys
 from dispatch.catalog.items import Item
 from dispatch.documents import parse_typed, read_regular_file
@@ -67,16 +67,18 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", metaclass
     def __post_init__(self) -> None:
         for name in ("namespaces", "services", "tools", "listed"):
             given = getattr(self, name)
-            if isinstance(given, str) or not all(isinstance(each, str) for each in given):
+            if not isinstance(given, (tuple, list)) or not all(isinstance(each, str) for each in given):
                 raise TypeError(f"{name} must be a tuple of patterns, such as ('tg/*',), not {given!r}")
         check_keys(self.keys)
         if self.signed_only and not self.keys:
             raise ValueError("signed_only without keys refuses every announcement. Fix: give keys={'ID': b'…'}.")
         for name, limit in (("max_tools", MAX_TOOLS), ("max_instances", MAX_INSTANCES), ("max_items", MAX_ITEMS)):
+            check_instance(name, getattr(self, name), int, "a whole number")
             if not 1 <= getattr(self, name) <= limit:
                 raise ValueError(f"{name} must be from 1 to {limit:,}, not {getattr(self, name)}")
 
     @classmethod
+    @explain_keywords
     def load(cls, path: str | os.PathLike[str]) -> Trust:
         """Read a file (JSON, YAML) with these attributes in kebab-case (``signed-only``); secrets in ``keys`` are texts.
 

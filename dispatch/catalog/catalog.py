@@ -12,6 +12,7 @@ from typing import Any, TypedDict, TypeVar
 import msgspec
 
 from dispatch._internal import (
+    as_set,
     check_instance,
     excerpt,
     explain_keywords,
@@ -297,14 +298,14 @@ class Catalog:
             tools = (tool for tool in selected if tool is not None)
         if category is not None:
             tools = (tool for tool in tools if tool.category == category)
-        if tags := _as_set(tags_any):
+        if tags := as_set("tags_any", tags_any):
             tools = (tool for tool in tools if not tags.isdisjoint(tool.tags))
         if service is not None:
             tools = (tool for tool in tools if tool.service == service)
         if source is not None:
             tools = (tool for tool in tools if self.sources.get(tool.name, self.source) == source)
         if groups is not None or state is not None:
-            wanted = None if groups is None else _as_set(groups)
+            wanted = None if groups is None else as_set("groups", groups)
             tools = (tool for tool in tools if tool.is_offered(wanted, state))
         if permission is not None:
             tools = (tool for tool in tools if permission in self.permissions_of(tool))
@@ -349,10 +350,6 @@ def _group_versions(named: Iterable[tuple[str, D]]) -> dict[str, tuple[D, ...]]:
         if len(versions) > 1 and len({each.version for each in versions}) != len(versions):
             raise ValueError(f"duplicate service id or tool name '{name}': give each its own, or its own version")
     return found
-
-
-def _as_set(texts: Iterable[str]) -> frozenset[str]:
-    return frozenset((texts,) if isinstance(texts, str) else texts)
 
 
 def _search_text(tool: ToolDescriptor) -> str:

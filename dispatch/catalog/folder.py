@@ -161,7 +161,11 @@ def _without_notes(problems: tuple[Problem, ...]) -> list[Problem]:
 
 def show_path(path: str) -> str:
     """Return a path for messages: a file name may have any bytes, a message must be printable."""
-    return excerpt(os.fsencode(path).decode("utf-8", "backslashreplace"), 4096)
+    try:
+        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # half of a surrogate pair, which no file name has
+        shown = path
+    return excerpt(shown, 4096)
 
 
 class _Scan:

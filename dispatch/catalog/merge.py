@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from dispatch._internal import describe_type, excerpt
+from dispatch._internal import check_instance, describe_type, excerpt
 from dispatch.catalog.catalog import Catalog, fingerprint, service_fingerprint
 from dispatch.catalog.descriptors import CatalogError, ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.folder import Folder
@@ -651,6 +651,7 @@ def _key_of(kind: str, raw: Mapping[str, Any]) -> str:
     field = {"tool": "name", "tool-service": "id"}.get(kind) if isinstance(kind, str) else None
     if field is None:
         raise CatalogError([Problem(PUT, "kind", f"{excerpt(repr(kind))} is not a kind", f"use {' or '.join(KINDS)}")])
+    check_instance("raw", raw, Mapping, "a descriptor, such as {'name': 'tell-joke'}")
     name, version = raw.get(field), raw.get("version")
     if not isinstance(name, str) or not name.strip():
         raise CatalogError([Problem(f"{PUT}:{kind}", field, f"'{field}' is missing or no text", f'add "{field}": "…"')])

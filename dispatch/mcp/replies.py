@@ -31,7 +31,7 @@ from mcp_types import (
 )
 from mcp_types.methods import parse_server_notification, parse_server_request, validate_server_result
 
-from dispatch._internal import excerpt, scalar_value
+from dispatch._internal import excerpt, replace_halves
 from dispatch.documents import describe_kind, is_finite
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
@@ -204,7 +204,8 @@ def _read_value(value: Any, data: bytes, is_modern: bool) -> list[JSONRPCMessage
         "method" in given and not is_reply,  # some servers repeat the method in their replies
         False,
     )
-    if _SURROGATE.search(data) is not None and (replaced := scalar_value(given)) != given:
+    replaced, has_half = replace_halves(given) if _SURROGATE.search(data) is not None else (given, False)
+    if has_half:
         # JavaScript's JSON.stringify writes them where a text was cut. One description must not cost the other tools.
         if not isinstance(_find_tools(given), list):
             return [_malformed("half of a surrogate pair", outline)]

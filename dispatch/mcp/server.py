@@ -64,7 +64,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dispatch._internal import encode_text, scalar_value, type_name
+from dispatch._internal import as_set, check_instance, encode_text, scalar_value, type_name
 from dispatch.admin import is_loopback
 from dispatch.admin.http import LOOPBACK_HOSTS, describe_address, list_own_hosts, open_listener, running_app
 from dispatch.catalog import Catalog, ToolDescriptor
@@ -1295,12 +1295,14 @@ class McpServer:
         always: Collection[str] = (),
         name: str = "dispatch",
     ) -> None:
+        if not callable(user):
+            check_instance("user", user, str, "the name of a user, or a function of the request")
         if search not in ("auto", "always", "never"):
             raise ValueError(f"search must be 'auto', 'always' or 'never', not {search!r}")
         self._dispatcher = dispatcher
         self._user = user
         own_tools = OwnTools()
-        self._listing = ToolListing(dispatcher, own_tools, search, frozenset(always))
+        self._listing = ToolListing(dispatcher, own_tools, search, as_set("always", always))
         self._calls = ToolCalls(dispatcher, own_tools)
         self._changes = ListChanges(dispatcher)
         self.sdk_server: Server[None] = _SdkServer(

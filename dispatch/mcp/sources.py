@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 from mcp.client.session import ElicitationFnT, ListRootsFnT, SamplingFnT
 
-from dispatch._internal import yield_to_others
+from dispatch._internal import explain_keywords, yield_to_others
 from dispatch.calls.local import LocalCall, LocalInstance, LocalResult, RefusedCallError
 from dispatch.catalog.descriptors import CatalogError
 from dispatch.catalog.items import Item
@@ -208,6 +208,7 @@ class McpServers:
         CatalogError: the file cannot be read, or has its servers under another key.
     """
 
+    @explain_keywords
     def __init__(
         self,
         servers: str | os.PathLike[str] | Mapping[str, Any],

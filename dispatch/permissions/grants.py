@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from dispatch._internal import excerpt
+from dispatch._internal import excerpt, explain_keywords
 from dispatch.documents import (
     EMPTY_FILE,
     WRONG,
@@ -350,6 +350,7 @@ class Grants:
         return _read_grants(raw, None)
 
     @classmethod
+    @explain_keywords
     def load(cls, file: str | os.PathLike[str]) -> Grants:
         """Load grants from a JSON file with the keys of :meth:`of`. A connected dispatcher watches the file: a change is in
         force within about a second, and an invalid file changes nothing.

@@ -15,7 +15,16 @@ from itertools import islice
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from dispatch._internal import ErrorBoundary, cancel_and_wait, fulfil, scalar_text, type_name, unwrap, yield_to_others
+from dispatch._internal import (
+    ErrorBoundary,
+    cancel_and_wait,
+    check_instance,
+    fulfil,
+    scalar_text,
+    type_name,
+    unwrap,
+    yield_to_others,
+)
 from dispatch.calls.call import FinishedCall
 from dispatch.catalog import Catalog, ToolDescriptor
 from dispatch.search.index import (
@@ -414,12 +423,13 @@ class ToolSearch:
             select_visible: returns those of some tools that the user may call.
 
         Raises:
-            TypeError: ``query`` is no text.
+            TypeError: ``query`` is no text, or ``limit`` no whole number.
             ValueError: ``limit`` is below 1.
         """
         await yield_to_others()
         if not isinstance(query, str):
             raise TypeError(f"the query must be a text, not {type(query).__name__}")
+        check_instance("limit", limit, int, "a whole number")
         if limit < 1:
             raise ValueError(f"limit must be at least 1, not {limit}")
         query, shown_context = query[:MAX_CHARS], describe_context(context)[:MAX_CHARS]

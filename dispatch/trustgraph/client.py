@@ -56,7 +56,13 @@ from dispatch.result import CallResult
 from dispatch.routing.instance import Channel, InFlight, Instances
 from dispatch.routing.pool import InstancePool, PoolKey
 from dispatch.telemetry.events import Event, Events, Listeners
-from dispatch.telemetry.observers import DEFAULT_TELEMETRY, NULL_DISPATCHER, DispatcherObserver, Telemetry
+from dispatch.telemetry.observers import (
+    DEFAULT_TELEMETRY,
+    EXPECTED_TELEMETRY,
+    NULL_DISPATCHER,
+    DispatcherObserver,
+    Telemetry,
+)
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher
@@ -207,7 +213,8 @@ class WrappedClient:
     ) -> None:
         if isinstance(client, type):
             raise TypeError(f"{client.__name__} is a class: pass an instance, {client.__name__}(…).")
-        check_instance("tool", tool, str, "the name of a tool, such as 'tell-joke'")
+        check_instance("annotations", annotations, Annotations, "a dispatch.Annotations")
+        check_instance("telemetry", telemetry, Telemetry, EXPECTED_TELEMETRY)
         self._telemetry = telemetry
         self._events = Events()
         self._client = client
@@ -349,6 +356,7 @@ def _check_permissions(permissions: Collection[str]) -> tuple[str, ...]:
     if isinstance(permissions, str):
         raise ValueError(f"permissions must be a list of texts, not a text: write ['{permissions}']")
     for permission in permissions:
+        check_instance("each of permissions", permission, str, "a text such as 'tools:jokes'")
         problem = check_permission(permission)
         if problem is not None:
             raise ValueError(

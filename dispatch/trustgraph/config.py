@@ -10,11 +10,12 @@ import os
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
+from types import NoneType
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from dispatch._internal import excerpt, explain_keywords, join_names
+from dispatch._internal import check_instance, excerpt, explain_keywords, join_names
 from dispatch.catalog.descriptors import ARGUMENT_TYPES, OTHER_NAMES_OF_TYPES, CatalogError
 from dispatch.catalog.fields import ItemKey
 from dispatch.catalog.items import Item, choose_key, require_kind
@@ -447,6 +448,7 @@ class TrustGraphConfig:
         self.id = id
         self.namespace = namespace
         self.on_change: OnChange = on_change
+        check_instance("topics", topics, (ConfigTopics, NoneType), "a ConfigTopics, or None")
         self.topics = (topics or ConfigTopics()).expand()
         self._randomness = randomness
         self._broker: Broker | None = None

@@ -362,7 +362,7 @@ any_value: Any = None
         (lambda: dispatch.connect(BROKER, fleet=7), "fleet must be the name of a fleet, such as 'shop', not an int."),
         (lambda: dispatch.connect(BROKER, approvals=7), "approvals must be the path of a file, such as"),
         (lambda: dispatch.ToolServer(Joke(), BROKER, service="joke", admin=9464), "admin must be an address such as"),
-        (lambda: dispatch.ToolServer(Joke(), BROKER, service=any_value or 7), "service must be the name of a service"),
+        (lambda: dispatch.ToolServer(Joke(), BROKER, service=any_value or 7), "service must be the id of a service"),
         (
             lambda: dispatch.ToolServer(Joke(), BROKER, service="joke", concurrency="8"),
             "concurrency must be a whole number, not a str.",

@@ -904,6 +904,16 @@ async def test_half_a_surrogate_pair_in_a_description_costs_no_tool(logged: pyte
         assert await dispatcher.call("good", {}) == await dispatcher.call("cut", {}) == "fine"
 
 
+@pytest.mark.parametrize("levels", [50, 400, 1_500])
+async def test_half_a_surrogate_pair_beside_a_deep_schema_costs_no_tool(levels: int) -> None:
+    deep = '{"type":"object","properties":{"x":' * levels + "{}" + "}}" * levels
+    given = result({"tools": [tool("good", description="an emoji, cut \ud83d"), tool("deep", inputSchema={"DEEP": 1})]})
+    page = given.replace('{"DEEP": 1}', deep)
+    assert deep in page
+    async with connected({"s": scripted_stdio({"good": GOOD}, pages=[page])}) as dispatcher:
+        assert await dispatcher.call("good", {}) == "fine"
+
+
 async def test_a_redirected_request_and_headers_in_any_encoding() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")

@@ -1,0 +1,145 @@
+"""A value of another type, given to a public constructor or method: one error that says what to give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dispatch
+from dispatch.mcp import McpServer
+from dispatch.relay import RelayConfig
+
+TOPICS: dict[str, Any] = {
+    "request_queue": "non-persistent://tg/request/lab",
+    "response_queue": "non-persistent://tg/response/lab",
+}
+
+
+def echo(text: str = "") -> str:
+    """Echo."""
+    return text
+
+
+class Joke(dispatch.ToolService):
+    async def invoke(self, config: dict[str, Any], arguments: dict[str, Any]) -> str:
+        return ""
+
+
+class OwnClient:
+    async def call(self, config: object, arguments: object, timeout: float = 1) -> str:
+        return "done"
+
+
+def serve(**changes: Any) -> object:
+    return dispatch.ToolServer(Joke(), "memory://arguments", **(TOPICS | changes))
+
+
+def wrap(**changes: Any) -> object:
+    return dispatch.wrap(OwnClient(), **({"tool": "work"} | changes))
+
+
+TEXT = "must be a text, not"
+PATH = "must be a path, not"
+
+MISTAKES: dict[str, tuple[Callable[[Any], object], Any, str]] = {
+    "server-topic": (lambda value: serve(request_queue=value), 3, f"request_queue {TEXT[:-5]}, or None, not an int"),
+    "server-instance": (lambda value: serve(instance=value), b"x", "instance must be a text, or None, not a bytes"),
+    "server-namespaces": (
+        lambda value: serve(reply_namespaces=value),
+        None,
+        "reply_namespaces must be a list of texts",
+    ),
+    "folder": (dispatch.Folder, None, f"path {PATH} None"),
+    "functions-id": (lambda value: dispatch.Functions(echo, id=value), None, f"id {TEXT} None"),
+    "package": (dispatch.ToolPackage, None, f"package {TEXT} None"),
+    "mcp": (dispatch.McpServers, None, "servers must be a path, or the contents of the file, not None"),
+    "announced": (
+        lambda value: dispatch.Announced(trust=value),
+        3,
+        "trust must be a dispatch.Trust, or None, not an int",
+    ),
+    "announce-topic": (lambda value: dispatch.Announce(topic=value), 3, "topic must be the name of a topic, such as"),
+    "announce-keys": (lambda value: dispatch.Announce(keys=value), None, "keys must be secrets by their ids, such as"),
+    "trust": (lambda value: dispatch.Trust(services=value), None, "services must be a tuple of patterns, such as"),
+    "trust-number": (lambda value: dispatch.Trust(max_tools=value), "3", "max_tools must be a whole number, not a str"),
+    "trust-file": (dispatch.Trust.load, None, f"path {PATH} None"),
+    "admin": (lambda value: dispatch.Admin(address=value), None, "address must be HOST:PORT, such as"),
+    "admin-hosts": (lambda value: dispatch.Admin(hosts=value), [3], "each of hosts must be a text, not an int"),
+    "admin-token": (lambda value: dispatch.Admin(read=value), {"a": 1}, "each token must be a text, not an int"),
+    "workspace": (dispatch.TrustGraphConfig, 3, f"workspace {TEXT} an int"),
+    "config-topics": (
+        lambda value: dispatch.TrustGraphConfig(topics=value),
+        3,
+        "topics must be a ConfigTopics, or None",
+    ),
+    "annotations": (
+        lambda value: wrap(annotations=value),
+        None,
+        "annotations must be a dispatch.Annotations, not None",
+    ),
+    "permissions": (lambda value: wrap(permissions=value), [None], "each of permissions must be a text such as"),
+    "grants": (dispatch.Grants.load, None, f"file {PATH} None"),
+    "policy": (dispatch.Policy.load, None, f"file {PATH} None"),
+    "relay": (RelayConfig.load, None, f"path {PATH} None"),
+    "catalog": (lambda value: dispatch.Catalog.of(tools=value), None, "tools must be a list of descriptors, not None"),
+    "error": (
+        lambda value: dispatch.ToolError("a", "b", retry_after=value),
+        "3",
+        "retry_after must be a number of sec",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+async def test_a_constructor_says_what_to_give(name: str) -> None:
+    make, value, message = MISTAKES[name]
+    with pytest.raises(TypeError, match=f"^{message}"):
+        make(value)
+
+
+def connect() -> dispatch.Dispatcher:
+    return dispatch.connect("memory://arguments", [dispatch.Functions(echo)])
+
+
+@pytest.mark.parametrize("raw", [None, 3, "echo", [("name", "echo")], echo])
+async def test_a_descriptor_that_is_no_object(raw: Any) -> None:
+    async with connect() as dispatcher:
+        with pytest.raises(TypeError, match=r"^raw must be a descriptor, such as \{'name': 'tell-joke'\}, not "):
+            await dispatcher.registry.put("tool", raw)
+
+
+@pytest.mark.parametrize("limit", [None, 3.5, "3", [1]])
+async def test_a_limit_that_is_no_number(limit: Any) -> None:
+    async with connect() as dispatcher:
+        with pytest.raises(TypeError, match=r"^limit must be a whole number, not "):
+            await dispatcher.find("echo", limit)
+
+
+async def test_what_takes_texts_takes_one_or_several_but_nothing_else() -> None:
+    async with connect() as dispatcher:
+        uses: list[Callable[[Any], object]] = [
+            lambda tags: dispatcher.catalog.list(tags_any=tags),
+            lambda names: McpServer(dispatcher, always=names),
+        ]
+        for use in uses:
+            for value in ("echo", ["echo"], (), {"echo"}):
+                use(value)
+            for wrong in (3, None, [3]):
+                with pytest.raises(TypeError, match="must be a text"):
+                    use(wrong)
+        with pytest.raises(
+            TypeError, match=r"^user must be the name of a user, or a function of the request, not an int"
+        ):
+            McpServer(dispatcher, user=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("path", ["tools\ud83d", "tools\0"])
+async def test_a_text_that_can_be_no_path(path: str, tmp_path: Path) -> None:
+    with pytest.raises(dispatch.CatalogError, match="there is no such folder"):
+        dispatch.connect("memory://arguments", catalog=path)
+    for load in (dispatch.Grants.load, dispatch.Policy.load, dispatch.McpServers, RelayConfig.load):
+        with pytest.raises(ValueError, match="this cannot be the name of a file"):
+            load(str(tmp_path / path))
