@@ -125,7 +125,7 @@ def parse_target(word: str | None, kind: str | None, key: str | None) -> ItemTar
         raise CliError("The item is given twice.", _FORM)
     if word is not None:
         kind, separator, key = word.partition("/")
-        if not separator:
+        if not kind or not separator:
             raise CliError(f"'{excerpt(word)}' is no item.", _FORM)
     if kind is None or not key:
         raise CliError("No item is given.", _FORM)

@@ -80,6 +80,7 @@ def test_trustgraphs_flags_name_the_same_item(run: Run, folder: Path, give: Any)
         (("put", "sing", "-"), "'sing' is no item."),
         (("put", "tool/", "-"), "No item is given."),
         (("put", "tols/sing", "-"), "'tols' is no kind of item."),
+        (("put", "/srv/tools/sing.json"), "'/srv/tools/sing.json' is no item."),
         (("put", "tool/sing"), "No descriptor is given."),
         (("put", "tool/sing", "x.json", "--stdin"), "The descriptor is given twice."),
         (("put", "tool/sing", "-", "--type", "tool"), "The item is given twice."),
