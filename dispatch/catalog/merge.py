@@ -10,7 +10,7 @@ import inspect
 import os
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -167,6 +167,7 @@ class SourceReport(msgspec.Struct, frozen=True):
         refused: its items that are invalid.
         shadowed: its items that are not in force, because a source of higher precedence has one of the same name.
         held: its changed definitions that wait for approval.
+        warnings: of the descriptors of an atomic source, which are files.
     """
 
     items: int
@@ -174,6 +175,7 @@ class SourceReport(msgspec.Struct, frozen=True):
     refused: tuple[ReadItem, ...] = ()
     shadowed: tuple[ShadowedItem, ...] = ()
     held: tuple[HeldChange, ...] = ()
+    warnings: tuple[Problem, ...] = ()
 
     def describe_refused(self, source: str) -> list[RefusedItem]:
         """Return the first error of each refused item."""
@@ -476,12 +478,15 @@ class Merger:
             if read.service is not None and read.service.id in conflicts:
                 problem = msgspec.structs.replace(conflicts[read.service.id], file=read.item.origin)
                 refused.append(msgspec.structs.replace(read, problems=(problem,), is_refused=True))
+        problems = chain.from_iterable(reading.problems for reading in source.readings if source.is_atomic)
+        warnings = islice((each for each in problems if each.severity == "warning"), MAX_REPORTED)
         return SourceReport(
             items=services.counts[id] + tools.counts[id],
             tools=tools.counts[id],
             refused=tuple(refused[:MAX_REPORTED]),
             shadowed=(*services.shadowed.get(id, ()), *tools.shadowed.get(id, ())),
             held=tuple(held),
+            warnings=tuple(warnings),
         )
 
 

@@ -73,6 +73,8 @@ class Registry:
         randomness: Randomness = random.random,
     ) -> None:
         self._observer: DispatcherObserver = NULL_DISPATCHER
+        self._warnings: frozenset[Problem] = frozenset()
+        """Of descriptors, which were logged."""
         self._connect: Callable[[Source, bool], object] = lambda source, is_in_force: None
         self._approvals = approvals
         self._randomness = randomness
@@ -452,6 +454,11 @@ class Registry:
             )
 
     def _report_items(self, merged: Merged) -> None:
+        warnings = [each for report in merged.reports.values() for each in report.warnings]
+        for warning in warnings:
+            if warning not in self._warnings:
+                logger.warning("%s", warning)
+        self._warnings = frozenset(warnings)
         for id, report in merged.reports.items():
             self._observer.on_refused_items(id, report.describe_refused(id))
             self._observer.on_shadowed_items(id, report.shadowed)

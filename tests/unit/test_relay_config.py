@@ -69,11 +69,13 @@ def test_every_mistake_is_reported_at_once(folder: Path) -> None:
 
 @pytest.mark.wall_clock  # a folder is watched
 async def test_a_warning_of_a_folder_is_logged_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    change(folder / "relay" / "tools" / "tool-service" / "joke-service.json", polcy={})
     (folder / "relay" / "tools" / "tool").rename(folder / "relay" / "tools" / "tools")
     write(folder / "relay.json", {"broker": "memory://relay", "catalog": ["relay/tools"]})
     async with Relay(RelayConfig.load(folder / "relay.json")) as relay:
         assert [service.id for service in relay.services] == ["joke-service"]
     assert caplog.text.count("there is no tool/ in this folder") == 1
+    assert caplog.text.count("polcy: ") == 1
 
 
 @pytest.mark.parametrize(

@@ -154,3 +154,27 @@ async def test_a_folder_that_is_not_watched_is_read_on_request(tmp_path: Path) -
         with pytest.raises(dispatch.CatalogError, match="not JSON"):
             await dispatcher.registry.refresh("jokes")
         assert "second" in dispatcher.catalog.tools
+
+
+async def test_a_warning_of_a_descriptor_is_logged_once_while_it_is_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = make_folder(tmp_path)
+    replace_file(folder, "tool/second.json", TOOL | {"name": "second", "servce": "joke"})
+    async with dispatch.connect("memory://warnings", catalog=[dispatch.Folder(folder, id="tools")]) as dispatcher:
+
+        async def edit(**keys: Any) -> list[str]:
+            caplog.clear()
+            replace_file(folder, "tool/second.json", TOOL | {"name": "second", **keys})
+            await dispatcher.registry.refresh("tools")
+            return [message.partition("second.json: ")[2] for message in caplog.messages if "second.json" in message]
+
+        (first,) = caplog.messages
+        assert "second.json: servce: an unknown key" in first
+        assert await edit(servce="joke") == []
+        assert await edit(servce="other") == []
+        (added,) = await edit(servce="joke", tgas=[])
+        assert added.startswith("tgas: an unknown key, which is ignored.")
+        assert await edit() == []
+        (again,) = await edit(tgas=[])
+        assert again == added
