@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import os
 import time
@@ -479,10 +480,15 @@ class Listeners(Generic[T]):
         """Add a listener; return a function that removes it.
 
         Raises:
-            TypeError: it cannot be called.
+            TypeError: it cannot be called, or is a coroutine function.
         """
         if not callable(listener):
             raise TypeError(f"{self._name} must be a function of one value, not {describe_type(listener)}.")
+        if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__):
+            raise TypeError(
+                f"{self._name} must be a plain function, not a coroutine function, which nothing would await. Fix: begin "
+                "the coroutine in it with asyncio.create_task(…)."
+            )
         self.current = (*self.current, listener)
 
         def unsubscribe() -> None:

@@ -136,6 +136,17 @@ async def test_what_takes_texts_takes_one_or_several_but_nothing_else() -> None:
             McpServer(dispatcher, user=3)  # type: ignore[arg-type]
 
 
+async def test_a_listener_that_nothing_would_await() -> None:
+    class Listener:
+        async def __call__(self, value: object) -> None: ...
+
+    async with connect() as dispatcher:
+        for subscribe in (dispatcher.on_event, dispatcher.on_call):
+            for listener in (Listener(), Listener().__call__):
+                with pytest.raises(TypeError, match=r"must be a plain function, .* asyncio\.create_task"):
+                    subscribe(listener)
+
+
 @pytest.mark.parametrize("path", ["tools\ud83d", "tools\0"])
 async def test_a_text_that_can_be_no_path(path: str, tmp_path: Path) -> None:
     with pytest.raises(dispatch.CatalogError, match="there is no such folder"):
