@@ -570,6 +570,23 @@ def check_instance(name: str, value: object, kind: type | tuple[type, ...], fix:
         raise TypeError(f"{name} must be {fix}, not {describe_type(value)}.")
 
 
+def check_function(name: str, value: object, fix: str) -> None:
+    """Check that what dispatch calls is a plain function.
+
+    Args:
+        fix: what to write in place of a coroutine function.
+
+    Raises:
+        TypeError: it cannot be called, or is a coroutine function.
+    """
+    if not callable(value):
+        raise TypeError(f"{name} must be a function, not {describe_type(value)}.")
+    if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(type(value).__call__):
+        raise TypeError(
+            f"{name} must be a plain function, not a coroutine function, which nothing would await. Fix: {fix}."
+        )
+
+
 def describe_type(value: object) -> str:
     """Return what a value is, for a message: ``None``, ``the class Joke``, ``the function tell`` or ``a dict``."""
     if value is None:
@@ -627,9 +644,10 @@ def scalar_value(value: Any) -> Any:
 
 def replace_halves(value: Any) -> tuple[Any, bool]:
     """Return :func:`scalar_value` of a JSON value, and whether a text of it was changed. Any depth: values of foreign peers
-    may have more levels than the stack has frames."""
+    may have more levels than the stack has frames. An object that holds itself stays one."""
     whole = [value]
     pending: list[Any] = [whole]
+    copies: dict[int, Any] = {}
     is_changed = False
     while pending:
         parts = pending.pop()
@@ -637,11 +655,14 @@ def replace_halves(value: Any) -> tuple[Any, bool]:
             if isinstance(each, str):
                 parts[at] = scalar_text(each)
                 is_changed = is_changed or parts[at] is not each
-            elif isinstance(each, dict):
-                parts[at] = {scalar_text(key) if isinstance(key, str) else key: one for key, one in each.items()}
-                is_changed = is_changed or parts[at].keys() != each.keys()
-                pending.append(parts[at])
-            elif isinstance(each, (list, tuple)):
-                parts[at] = list(each)
-                pending.append(parts[at])
+            elif isinstance(each, (dict, list, tuple)):
+                copy = copies.get(id(each))
+                if copy is None:
+                    copy = list(each)
+                    if isinstance(each, dict):
+                        copy = {scalar_text(key) if isinstance(key, str) else key: one for key, one in each.items()}
+                        is_changed = is_changed or copy.keys() != each.keys()
+                    copies[id(each)] = copy
+                    pending.append(copy)
+                parts[at] = copy
     return whole[0], is_changed

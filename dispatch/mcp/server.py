@@ -64,7 +64,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dispatch._internal import as_set, check_instance, encode_text, scalar_value, type_name
+from dispatch._internal import as_set, check_function, check_instance, encode_text, scalar_value, type_name
 from dispatch.admin import is_loopback
 from dispatch.admin.http import LOOPBACK_HOSTS, describe_address, list_own_hosts, open_listener, running_app
 from dispatch.catalog import Catalog, ToolDescriptor
@@ -1284,6 +1284,7 @@ class McpServer:
 
     Raises:
         ValueError: ``search`` has another value.
+        TypeError: ``user`` is a coroutine function, or neither a name nor a function.
     """
 
     def __init__(
@@ -1295,7 +1296,9 @@ class McpServer:
         always: Collection[str] = (),
         name: str = "dispatch",
     ) -> None:
-        if not callable(user):
+        if callable(user):
+            check_function("user", user, "return the name without waiting")
+        else:
             check_instance("user", user, str, "the name of a user, or a function of the request")
         if search not in ("auto", "always", "never"):
             raise ValueError(f"search must be 'auto', 'always' or 'never', not {search!r}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 import os
 import time
@@ -17,7 +16,7 @@ from weakref import WeakSet
 
 import msgspec
 
-from dispatch._internal import describe_type, excerpt, is_kind, read_field, read_text, scalar_text, type_name, unwrap
+from dispatch._internal import check_function, excerpt, is_kind, read_field, read_text, scalar_text, type_name, unwrap
 from dispatch.errors import DispatchError
 from dispatch.messaging.wire import InvalidResultError
 
@@ -482,13 +481,7 @@ class Listeners(Generic[T]):
         Raises:
             TypeError: it cannot be called, or is a coroutine function.
         """
-        if not callable(listener):
-            raise TypeError(f"{self._name} must be a function of one value, not {describe_type(listener)}.")
-        if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__):
-            raise TypeError(
-                f"{self._name} must be a plain function, not a coroutine function, which nothing would await. Fix: begin "
-                "the coroutine in it with asyncio.create_task(…)."
-            )
+        check_function(self._name, listener, "begin the coroutine in it with asyncio.create_task(…)")
         self.current = (*self.current, listener)
 
         def unsubscribe() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import msgspec
 
-from dispatch._internal import NamedFields
+from dispatch._internal import NamedFields, check_function, check_instance
 from dispatch.errors import DispatchError, Outcome
 from dispatch.result import CallResult
 
@@ -559,6 +559,9 @@ class Telemetry(msgspec.Struct, metaclass=NamedFields, frozen=True, kw_only=True
     def __post_init__(self) -> None:
         if self.traces not in ("native", "propagation-only", "off"):
             raise ValueError(f"traces must be 'native', 'propagation-only' or 'off', not {self.traces!r}")
+        if self.redact is not None:
+            check_function("redact", self.redact, "return the text without waiting")
+        check_instance("sample", self.sample, (int, float), "a number from 0 to 1")
         if not 0.0 <= self.sample <= 1.0:
             raise ValueError(f"sample must be from 0 (no call) to 1 (every call), not {self.sample!r}")
 

@@ -698,7 +698,7 @@ async def test_starting_twice_is_a_mistake() -> None:
         with pytest.raises(RuntimeError, match="started already"):
             await dispatcher.start()
         for listen in (dispatcher.on_event, dispatcher.on_call):
-            with pytest.raises(TypeError, match="must be a function of one value, not a str"):
+            with pytest.raises(TypeError, match="must be a function, not a str"):
                 listen("print")  # type: ignore[operator]
         with pytest.raises(TypeError, match="drain must be a number of seconds, not a str"):
             await dispatcher.close(drain="x")  # type: ignore[arg-type]

@@ -136,7 +136,10 @@ async def test_what_takes_texts_takes_one_or_several_but_nothing_else() -> None:
             McpServer(dispatcher, user=3)  # type: ignore[arg-type]
 
 
-async def test_a_listener_that_nothing_would_await() -> None:
+async def test_a_function_that_nothing_would_await() -> None:
+    async def answer(*_: object) -> str:
+        return ""
+
     class Listener:
         async def __call__(self, value: object) -> None: ...
 
@@ -145,6 +148,13 @@ async def test_a_listener_that_nothing_would_await() -> None:
             for listener in (Listener(), Listener().__call__):
                 with pytest.raises(TypeError, match=r"must be a plain function, .* asyncio\.create_task"):
                     subscribe(listener)
+        makes: list[Callable[[Any], object]] = [
+            lambda function: McpServer(dispatcher, user=function),
+            lambda function: dispatch.Telemetry(redact=function),
+        ]
+        for make in makes:
+            with pytest.raises(TypeError, match="must be a plain function, not a coroutine function"):
+                make(answer)
 
 
 @pytest.mark.parametrize("path", ["tools\ud83d", "tools\0"])

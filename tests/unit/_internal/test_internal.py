@@ -450,6 +450,21 @@ def test_a_valid_text_is_unchanged(text: str) -> None:
     assert encode_text(text).decode() == text
 
 
+def test_a_value_that_holds_itself_and_one_that_is_deep() -> None:
+    endless: dict[str, Any] = {"a": "\ud800"}
+    endless |= {"b": endless, "c": [endless, endless]}
+    found = scalar_value(endless)
+    assert found["a"] == "?"
+    assert found["b"] is found["c"][1] is found
+    deep: Any = "\ud800"
+    for _ in range(100_000):
+        deep = [deep]
+    found = scalar_value(deep)
+    while isinstance(found, list):
+        (found,) = found
+    assert found == "?"
+
+
 def test_values() -> None:
     value: Any = {"a\ud83d": ["\udce9", 1, None, {"b": ("ok", True)}], "c": 1.5}
     assert scalar_value(value) == {"a?": ["?", 1, None, {"b": ["ok", True]}], "c": 1.5}
