@@ -177,6 +177,10 @@ CALLS: dict[str, Calls] = {
     "search.refresh": lambda d: d.search.refresh(),
     "call of an unknown tool": lambda d: d.call("none"),
     "execute of an unknown tool": lambda d: d.execute("none"),
+    "stream of an unknown tool": lambda d: anext(d.stream("none")),
+    "call with an open circuit": lambda d: with_open_circuit(d).call("work"),
+    "execute with an open circuit": lambda d: with_open_circuit(d).execute("work"),
+    "stream with an open circuit": lambda d: anext(with_open_circuit(d).stream("work")),
     "start": lambda d: d.start(),
     "reload": lambda d: d.reload(),
     "registry.refresh": lambda d: d.registry.refresh(d.registry.sources()[0].id),
@@ -196,8 +200,17 @@ CALLS: dict[str, Calls] = {
     "adapters.specs": lambda d: adapters.specs(d, style="mcp"),
     "client of a removed service": lambda d: remove_service(d).call({}, {}),
 }
-RUNNING_ONLY = ("adapters.execute of read_result", "client of a removed service")
+RUNNING_ONLY = (
+    *("start", "call of an unknown tool", "execute of an unknown tool", "stream of an unknown tool"),
+    *("call with an open circuit", "execute with an open circuit", "stream with an open circuit"),
+    *("adapters.execute of read_result", "client of a removed service"),
+)
 UNREADABLE = {"id": "1", "type": "function", "function": {"name": "work", "arguments": "{"}}
+
+
+def with_open_circuit(dispatcher: dispatch.Dispatcher) -> dispatch.Dispatcher:
+    dispatcher.breaker("work").force_open()
+    return dispatcher
 
 
 def remove_service(dispatcher: dispatch.Dispatcher) -> dispatch.ToolServiceClient:
@@ -213,7 +226,7 @@ async def test_coroutines_of_a_dispatcher_yield(call: Calls, is_started: bool) -
         async with serving(lambda _: "done"), dispatching(catalog()) as dispatcher:
             dispatcher.search.use_embedder(None)
             assert await count_turns(lambda: call(dispatcher)) >= REPEATS
-    elif call not in map(CALLS.get, ("start", "call of an unknown tool", "execute of an unknown tool", *RUNNING_ONLY)):
+    elif call not in map(CALLS.get, RUNNING_ONLY):
         dispatcher = dispatch.connect(BROKER, catalog())
         dispatcher.search.use_embedder(None)
         assert await count_turns(lambda: call(dispatcher)) >= REPEATS
