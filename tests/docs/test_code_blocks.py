@@ -112,7 +112,7 @@ class Reader:
     def _check_json(self, block: Block) -> None:
         value: dict[str, Any] = json.loads(block.code)
         if self._page.name == "admin-api.md":
-            return  # tests/unit/admin/test_api_documentation.py compares them with answers
+            return  # tests/unit/admin/test_api.py compares them with answers
         if "policy" in value:
             parse_policy(value["policy"])
         if "mcpServers" in value:

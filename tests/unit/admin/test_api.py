@@ -1,21 +1,39 @@
-"""``/api/`` of a dispatcher and of a service: what an operator reads."""
+"""``/api/`` of a dispatcher and of a service: what an operator reads.
+docs/reference/admin-api.md has exactly the fields that the endpoint answers.
+Actions of operators: their effect, their trace, and their end.
+Pages of the console as HTML, without a browser.
+What the admin endpoint refuses: hosts, pages of other sites, tokens, bodies, addresses.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import json
+import logging
+import re
+import socket
 import statistics
+import subprocess
+import sys
 import time
+from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import httpx2
 import pytest
+from starlette.requests import Request
 
 import dispatch
-from dispatch import DispatchError, Telemetry, ToolServer
+from dispatch import Admin, Announce, DispatchError, RejectedError, Telemetry, ToolServer
 from dispatch.admin.api import describe_event
-from tests.helpers.admin_endpoint import observed
+from dispatch.admin.app import MAX_SESSIONS, SESSION_S, Caller, Callers
+from dispatch.admin.console import tell_event, write_duration
+from dispatch.telemetry.events import BrokerChanged
+from tests.docs.pages import ROOT, blocks
+from tests.helpers.admin_endpoint import Observed, eventually, observed, price
 
 pytestmark = pytest.mark.wall_clock
 
@@ -183,3 +201,679 @@ async def test_a_service_has_one_name_in_all_processes_the_id_of_its_descriptor(
 def test_a_source_that_is_read_for_the_first_time_had_not_failed(old: str, new: str, problem: str, words: str) -> None:
     event = {"event": "source", "at": 1.0, "source": "announced", "old": old, "new": new, "problem": problem}
     assert describe_event(event) == words
+
+
+PAGE = ROOT / "docs" / "reference" / "admin-api.md"
+
+
+async def test_every_field_is_documented_and_every_documented_field_is_there() -> None:
+    async with observed() as it:
+        with contextlib.suppress(DispatchError):
+            await it.dispatcher.call("price", {"item": "bad"}, user="alice")
+        tool, call = await it.get("/api/tools/price"), await it.get("/api/calls/1")
+        (tools, calls) = await it.get("/api/tools"), await it.get("/api/calls")
+        answers: dict[str, Any] = {
+            "uptime": await it.get("/api/process"),
+            "circuit": tools[0],
+            "history": tool,
+            "concurrency": (await it.get("/api/instances"))[0],
+            "until": (await it.get("/api/circuits"))[0],
+            "rtt": (await it.get("/api/sessions"))[0],
+            "last": (await it.get("/api/users"))[0],
+            "outcome": calls[0],
+            "trail": call,
+            "since": (await it.get("/api/sources"))[0],
+            "url": (await it.get("/api/peers"))[0],
+        }
+        base = {"history": set(tools[0]), "trail": set(calls[0])}
+        for block in blocks(PAGE):
+            if block.language != "json":
+                continue
+            documented = json.loads(block.code)
+            if "event" in documented:  # tests/unit/telemetry/test_events.py
+                continue
+            name = next(name for name in ("trail", "history", *answers) if name in documented)
+            assert set(answers[name]) - base.get(name, set()) == set(documented), name
+
+
+async def act(it: Observed, path: str, status: int = 200, **body: Any) -> Any:
+    response = await it.client.post(path, json={"user": "alice", "reason": "wrong prices", **body})
+    assert response.status_code == status, response.text
+    return response.json()
+
+
+async def test_a_circuit_is_forced_open_and_closed_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "dispatch.audit")
+    async with observed() as it:
+        event = await act(it, "/api/circuits/price", action="open")
+        assert (event["action"], event["target"], event["user"], event["until"]) == (
+            "open",
+            "circuit price",
+            "alice",
+            None,
+        )
+        with pytest.raises(RejectedError, match="circuit breaker"):
+            await it.dispatcher.call("price", {"item": "a"})
+        (circuit,) = await it.get("/api/circuits")
+        assert circuit["state"] == "forced-open"
+        await act(it, "/api/circuits/price", action="close")
+        assert await it.dispatcher.call("price", {"item": "a"}) == "3"
+    assert "action: open circuit price by 'alice' (wrong prices)" in caplog.text
+
+
+async def test_an_action_with_a_duration_is_undone() -> None:
+    async with observed() as it:
+        event = await act(it, "/api/circuits/price", action="open", **{"for": 0.2})
+        (circuit,) = await it.get("/api/circuits")
+        assert circuit["until"] == pytest.approx(event["until"], abs=0.1)
+
+        async def is_closed() -> bool:
+            return bool((await it.get("/api/circuits"))[0]["state"] == "closed")
+
+        await eventually(is_closed)
+        undone = next(each for each in await it.get("/api/events") if each["event"] == "action")
+        assert (undone["action"], undone["reason"]) == ("reset", "0.2 s are over")
+
+
+async def test_an_instance_is_ejected_until_it_is_admitted() -> None:
+    async with observed() as it:
+        await it.dispatcher.call("price", {"item": "a"})
+        await act(it, "/api/instances/shop-1", action="eject")
+        (instance,) = await it.get("/api/instances")
+        assert (instance["state"], instance["is_held"], instance["seconds_left"]) == ("ejected", True, None)
+        assert await it.dispatcher.call("price", {"item": "a"}) == "3"  # it is the only one: panic mode
+        assert (await it.get("/api/instances"))[0]["state"] == "ejected"
+        await act(it, "/api/instances/shop-1", action="admit")
+        assert (await it.get("/api/instances"))[0]["state"] in ("up", "warming")
+
+
+async def test_a_service_is_drained_at_its_own_endpoint() -> None:
+    async with observed() as it:
+        await act(it, f"{it.server.admin_url}/api/instances/shop-1", action="drain")
+        assert (await it.client.get(f"{it.server.admin_url}/readyz")).status_code == 503
+        for path in ("circuits/price", "sources/announced/refresh", "tools/price/approve"):
+            await act(it, f"{it.server.admin_url}/api/{path}", 404)
+
+
+async def test_the_level_of_a_logger_is_set_for_a_while() -> None:
+    logger = logging.getLogger("dispatch.calls")
+    before = logger.level
+    async with observed() as it:
+        await act(it, "/api/log-level", level="DEBUG", logger="dispatch.calls", **{"for": 0.1})
+        assert logger.level == logging.DEBUG
+        await eventually(lambda: logger.level == before)
+
+
+async def test_the_latest_action_on_a_target_replaces_the_earlier_ones_and_their_end() -> None:
+    clock = logging.getLogger("dispatch.clock")
+    logger = logging.getLogger("dispatch.calls")
+    before, clock_before = logger.level, clock.level
+    async with observed() as it:
+        await it.dispatcher.call("price", {"item": "a"})
+        await act(it, "/api/instances/shop-1", action="eject", **{"for": 0.2})
+        await act(it, "/api/circuits/price", action="open", **{"for": 0.2})
+        await act(it, "/api/log-level", level="DEBUG", logger="dispatch.calls", **{"for": 60})
+        await act(it, "/api/instances/shop-1", action="eject", **{"for": 60})
+        await act(it, "/api/circuits/price", action="disable")
+        await act(it, "/api/log-level", level="ERROR", logger="dispatch.calls", **{"for": 0.2})
+        await act(it, "/api/log-level", level="DEBUG", logger="dispatch.clock", **{"for": 0.3})
+        await eventually(lambda: clock.level == clock_before)
+        assert logger.level == before
+        (instance,) = await it.get("/api/instances")
+        assert instance["is_held"]
+        assert 50 < instance["seconds_left"] <= 60
+        assert (await it.get("/api/circuits"))[0]["state"] == "disabled"
+        await act(it, "/api/instances/shop-1", action="eject")
+        assert (await it.get("/api/instances"))[0]["seconds_left"] is None
+
+
+async def test_versions_are_targets_and_the_default_one_has_two_names() -> None:
+    service = {"id": "lab", "request-queue": "request:tg:lab", "response-queue": "response:tg:lab"}
+    tools = [
+        {"type": "tool-service", "name": "work", "description": "Works", "service": "lab", "version": version}
+        for version in ("1.0.0", "2.0.0")
+    ]
+    async with (
+        dispatch.connect("memory://versions", dispatch.Catalog.of([service], tools), admin="127.0.0.1:0") as dispatcher,
+        httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False) as client,
+    ):
+        it = Observed(dispatcher, None, client)  # type: ignore[arg-type] # no service
+        default = (await it.get("/api/tools/work"))["version"]
+        other = {"1.0.0": "2.0.0", "2.0.0": "1.0.0"}[default]
+        await act(it, "/api/circuits/work", action="open", **{"for": 0.1})
+        event = await act(it, "/api/circuits/work", action="open", version=default)
+        assert (event["target"], event["until"]) == (f"circuit work {default}", None)
+        await act(it, "/api/circuits/work", action="open", version=other, **{"for": 0.2})
+
+        async def states() -> dict[str, str]:
+            return {each["version"]: each["state"] for each in await it.get("/api/circuits")}
+
+        async def is_closed() -> bool:
+            return (await states())[other] == "closed"
+
+        await eventually(is_closed)
+        assert (await states())[default] == "forced-open"
+
+
+async def test_a_service_that_is_called_without_a_tool_is_listed_and_has_a_circuit() -> None:
+    service = {"id": "lab", "request-queue": "request:tg:lab", "response-queue": "response:tg:lab"}
+    async with (
+        dispatch.connect("memory://lab", dispatch.Catalog.of([service], []), admin="127.0.0.1:0") as dispatcher,
+        httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False) as client,
+    ):
+        it = Observed(dispatcher, None, client)  # type: ignore[arg-type] # no service
+        (row,) = await it.get("/api/tools")
+        assert (row["name"], row["service"], row["circuit"]) == ("service:lab", "lab", None)
+        await act(it, "/api/circuits/service:lab", action="open")
+        tool = await it.get("/api/tools/service:lab")
+        assert (tool["circuit"], tool["circuits"][0]["state"]) == ("forced-open", "forced-open")
+        assert [each["target"] for each in tool["events"] if each["event"] == "action"] == ["circuit service:lab"]
+        page = await client.get("/tools/service%3Alab", headers={"Accept": "text/html"})
+        assert page.status_code == 200
+        await act(it, "/api/circuits/service:nothing", 404, action="open")
+
+
+async def test_a_source_is_read_again_and_a_held_definition_is_approved(tmp_path: Path) -> None:
+    folder = tmp_path / "tools"
+    (folder / "tool-service").mkdir(parents=True)
+    (folder / "tool").mkdir()
+    (folder / "tool-service" / "lab.json").write_text(
+        '{"id": "lab", "request-queue": "request:tg:lab", "response-queue": "response:tg:lab"}'
+    )
+    tool = folder / "tool" / "work.json"
+
+    def write(description: str) -> None:
+        tool.write_text(f'{{"type": "tool-service", "name": "work", "description": "{description}", "service": "lab"}}')
+
+    write("Works")
+    source = dispatch.Folder(folder, on_change="hold", watch=False)
+    async with (
+        dispatch.connect(
+            "memory://held", source, approvals=tmp_path / "approved.json", admin="127.0.0.1:0"
+        ) as dispatcher,
+        httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False) as client,
+    ):
+        it = Observed(dispatcher, None, client)  # type: ignore[arg-type] # no service
+        write("Works harder")
+        (before,) = await it.get("/api/sources")
+        await act(it, f"/api/sources/{before['id']}/refresh")
+        (held,) = (await it.get("/api/sources"))[0]["held"]
+        assert (held["name"], dispatcher.catalog.tools["work"].description) == ("work", "Works")
+        approve = f"/api/tools/{held['name']}/approve"
+        await act(it, approve, 404, fingerprint="0" * 64)
+        await act(it, approve, fingerprint=held["new"])
+        await eventually(lambda: dispatcher.catalog.tools["work"].description == "Works harder")
+
+
+async def test_a_mistake_changes_nothing_and_says_what_to_do() -> None:
+    cases: list[tuple[str, dict[str, Any], int, str]] = [
+        ("/api/circuits/price", {"action": "melt"}, 400, "one of open, close, reset, disable"),
+        ("/api/circuits/price", {"action": "open", "reason": " "}, 400, "Give a 'reason'"),
+        ("/api/circuits/price", {"action": "open", "user": ""}, 400, "Name who acts"),
+        ("/api/circuits/price", {"action": "open", "for": -1}, 400, "'for'"),
+        ("/api/circuits/price", {"action": "open", "until": 1}, 400, "unknown field"),
+        ("/api/circuits/pric", {"action": "open"}, 404, "price"),
+        ("/api/instances/shop-1", {"action": "drain"}, 400, "the service's own process"),
+        ("/api/instances/shop-9", {"action": "eject"}, 404, "shop-9"),
+        ("/api/sources/nothing/refresh", {}, 404, "announced"),
+        ("/api/log-level", {"level": "DEBUG", "logger": "root"}, 400, "'logger'"),
+        ("/api/log-level", {"level": "ERROR", "logger": "dispatch.audit"}, 400, "each action"),
+        ("/api/log-level", {"level": "LOUD"}, 400, "'level'"),
+        ("/api/nothing", {}, 404, "no such page"),
+        ("/api/tools", {}, 405, "GET"),
+    ]
+    async with observed() as it:
+        for path, body, status, text in cases:
+            assert text in (await act(it, path, status, **body))["error"], (path, body)
+        assert not [each for each in await it.get("/api/events") if each["event"] == "action"]
+
+
+PAGES = ("/", "/tools", "/tools/price", "/instances", "/instances/shop-1", "/calls", "/catalogue", "/users")
+HTML = {"Accept": "text/html"}
+
+
+async def test_every_page_is_there_for_a_dispatcher_and_for_a_service() -> None:
+    async with observed(Admin("127.0.0.1:0", peers=("http://127.0.0.1:9",))) as it:
+        await it.dispatcher.call("price", {"item": "a"})
+        for base in (it.dispatcher.admin_url, it.server.admin_url):
+            for path in PAGES:
+                page = await it.client.get(f"{base}{path}", headers=HTML)
+                assert (page.status_code, page.headers["Content-Type"]) == (200, "text/html; charset=utf-8"), path
+        overview = (await it.client.get("/")).text
+        assert "out of reach" in overview
+        assert f'href="{it.server.admin_url}"' in overview
+
+
+async def test_what_users_and_models_write_is_text() -> None:
+    async with observed() as it:
+        with contextlib.suppress(DispatchError):
+            await it.dispatcher.call("price", {"item": "bad"}, user="<script>alert(1)</script>")
+        for path in ("/", "/users", "/calls", "/calls/1", "/tools/%3Cscript%3E", "/calls?tool=%22%3E%3Cscript%3E"):
+            assert "<script>" not in (await it.client.get(path, headers=HTML)).text, path
+
+
+async def test_what_a_process_announces_as_its_console_is_a_link_only_if_it_is_http() -> None:
+    script = "javascript:alert(1)"
+    broker = f"memory://{uuid4().hex}"
+    announce = Announce(labels={"admin": script})
+    async with (
+        ToolServer(functions=[price], service="shop", instance="shop-1", broker=broker, announce=announce),
+        dispatch.connect(broker, dispatch.Announced(), admin=Admin(peers=(script,))) as dispatcher,
+        httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False) as client,
+    ):
+        await dispatcher.call("price", {"item": "a"})
+        overview = (await client.get("/", headers=HTML)).text
+        assert f"{script}: no admin endpoint" in overview
+        assert "shop-1: no admin endpoint" in overview
+        for page in (overview, (await client.get("/instances/shop-1", headers=HTML)).text):
+            assert 'href="javascript' not in page
+
+
+async def test_pages_have_what_concerns_them_and_links_that_lead_there() -> None:
+    broker = f"memory://{uuid4().hex}"
+    async with (
+        ToolServer(functions=[price], service="shop", instance="..", broker=broker),
+        ToolServer(functions=[price], service="shop", instance="i-1", broker=broker),
+        ToolServer(functions=[price], service="shop", instance="i-10", broker=broker),
+        dispatch.connect(broker, dispatch.Announced(), admin="127.0.0.1:0") as dispatcher,
+        httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False, headers=HTML) as client,
+    ):
+        await dispatcher.call("price", {"item": "a"}, user="alice")
+        await eventually(lambda: len(dispatcher.instances("shop")) == 3)
+        body = {"action": "eject", "reason": "new disk", "user": "alice"}
+        for path in ("i-10", "%252E%252E"):
+            assert (await client.post(f"/api/instances/{path}", json=body)).status_code == 200
+        assert 'href="/instances/%252E%252E"' in (await client.get("/instances")).text
+        dots, one, ten = [(await client.get(f"/instances/{path}")).text for path in ("%252E%252E", "i-1", "i-10")]
+        assert "alice: eject instance .. (new disk)" in dots
+        assert "alice: eject instance i-10 (new disk)" in ten
+        assert "new disk" not in one
+        await dispatcher.call("price", {"item": "a"})
+        assert 'href="/calls?user=%28no%20user%29"' in (await client.get("/users")).text
+        calls = (await client.get("/calls?user=%28no%20user%29")).text
+        assert "alice" not in calls
+        assert 'href="/calls/2"' in calls
+
+
+async def test_a_version_has_a_page_and_actions_of_its_own_and_a_service_has_no_circuits() -> None:
+    service = {"id": "lab", "request-queue": "request:tg:lab", "response-queue": "response:tg:lab"}
+    tools = [
+        {"type": "tool-service", "name": "work", "description": "Works", "service": "lab", "version": version}
+        for version in ("1.0.0", "2.0.0")
+    ]
+    async with (
+        dispatch.connect("memory://versions", dispatch.Catalog.of([service], tools), admin="127.0.0.1:0") as dispatcher,
+        httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False, headers=HTML) as client,
+    ):
+        catalogue = (await client.get("/catalogue")).text
+        for version in ("1.0.0", "2.0.0"):
+            assert f'href="/tools/work?version={version}"' in catalogue
+            page = (await client.get(f"/tools/work?version={version}")).text
+            assert page.count(f'data-version="{version}"') == 3
+    async with observed() as it:
+        page = (await it.client.get(f"{it.server.admin_url}/tools/price", headers=HTML)).text
+        assert "data-path" not in page
+        assert "the dispatchers that call it" in page
+
+
+def test_the_broker_is_named_when_it_is_lost_and_back() -> None:
+    lost = BrokerChanged(0.0, "pulsar://host:6650", False).as_dict()
+    back = BrokerChanged(0.0, "pulsar://host:6650", True, 12.0).as_dict()
+    assert tell_event(lost) == "broker pulsar://host:6650: lost"
+    assert tell_event(back) == "broker pulsar://host:6650: back after 12.0 s"
+
+
+async def test_a_peer_that_answers_otherwise_does_not_hurt_the_overview() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answers.pop())
+        writer.close()
+
+    http = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
+    process = {"kind": "service", "name": "x", "ready": 1, "reasons": 5, "host": {}, "tools": "many", "uptime": None}
+    answers = [b"SSH-2.0-OpenSSH_9.2\r\n", http + b"\xff", http + json.dumps(process).encode()]
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with observed(Admin(peers=tuple(f"http://127.0.0.1:{port}/{each}" for each in range(3)))) as it:
+            overview = await it.client.get("/", headers=HTML)
+            assert overview.text.count("no admin endpoint") == 6
+            assert not answers
+
+
+async def test_a_peer_that_wants_a_sign_in_is_no_trouble() -> None:
+    async with (
+        observed(Admin(read={"bob": "read-token-0123456789"})) as peer,
+        observed(Admin(peers=(str(peer.dispatcher.admin_url),))) as it,
+    ):
+        overview = (await it.client.get("/", headers=HTML)).text
+        assert '<span class="state warn">sign-in needed</span>' in overview
+        assert '<span class="state bad">' not in overview
+
+
+async def test_every_response_has_the_headers_that_protect_a_browser() -> None:
+    async with observed() as it:
+        for path in ("/", "/tools/none", "/static/console.css", "/api/process", "/metrics", "/healthz"):
+            headers = (await it.client.get(path, headers=HTML)).headers
+            policy = headers["Content-Security-Policy"]
+            assert policy.startswith("default-src 'none'; script-src 'self'"), path
+            assert "frame-ancestors 'none'; base-uri 'none'" in policy
+            assert headers["X-Content-Type-Options"] == "nosniff"
+            assert headers["X-Frame-Options"] == "DENY"
+            assert headers["Referrer-Policy"] == "no-referrer"
+
+
+async def test_what_does_not_exist_is_a_page_that_leads_back() -> None:
+    paths = ("/nope", "/tools/none", "/instances/none", "/calls/99", "/static/../app.py", "/static/%00")
+    async with observed() as it:
+        for path in (*paths, "/static/%2e%2e%2fapp.py", f"/static/{'a' * 300}.css"):
+            page = await it.client.get(path, headers=HTML)
+            assert page.status_code == 404, path
+            assert "To the overview" in page.text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.0005, "500 µs"),
+        (0.05, "50.0 ms"),
+        (0.9996, "1.00 s"),
+        (90, "90.0 s"),
+        (600, "10 min"),
+        (10_800, "3 h"),
+        (259_200, "3 d"),
+    ],
+)
+def test_a_duration_has_the_unit_that_fits(seconds: float, shown: str) -> None:
+    assert write_duration(seconds) == shown
+
+
+READ, ACT = "read-token-0123456789", "act-token-0123456789"
+TOKENS = Admin("127.0.0.1:0", read={"bob": READ}, act={"alice": ACT})
+BODY: dict[str, Any] = {"action": "open", "reason": "wrong prices", "user": "eve"}
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:9464", "example.org:9464"])
+def test_an_address_that_others_reach_requires_tokens(address: str) -> None:
+    with pytest.raises(ValueError, match="there are no tokens"):
+        dispatch.connect("memory://", admin=address)
+
+
+@pytest.mark.parametrize("address", ["9464", "127.0.0.1:99999", "::1:9464", ""])
+def test_an_address_has_a_host_and_a_port(address: str) -> None:
+    with pytest.raises(ValueError, match=r"such as |ambiguous: write "):
+        dispatch.connect("memory://", admin=address)
+
+
+@pytest.mark.parametrize(
+    ("address", "fix"),
+    [
+        ("http://127.0.0.1:9464", "127.0.0.1:9464"),
+        ("https://localhost:9464/metrics", "localhost:9464"),
+        ("http://[::1]:9464/", "[::1]:9464"),
+        ("http://", "127.0.0.1:9464"),
+    ],
+)
+def test_an_address_that_is_a_url_is_told_what_to_write(address: str, fix: str) -> None:
+    with pytest.raises(ValueError, match=rf"'{re.escape(address)}' is a URL: write {re.escape(fix)}$"):
+        dispatch.connect("memory://", admin=address)
+
+
+@pytest.mark.parametrize("missing", ["jinja2", "starlette"])
+def test_a_missing_package_is_named_with_the_command_that_installs_it(missing: str) -> None:
+    code = f"import sys; sys.modules['{missing}'] = None; import dispatch.admin.app"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    said = ended.stderr.splitlines()[-1]
+    assert f"ImportError: The admin endpoint needs {missing}. Install what it needs: pip install" in said
+    assert "[http]" in said
+
+
+@pytest.mark.parametrize("keys", [{"peers": "http://10.0.0.7:9464"}, {"hosts": "proxy.example"}])
+def test_one_text_is_no_list(keys: dict[str, Any]) -> None:
+    (name, value), *_ = keys.items()
+    with pytest.raises(ValueError, match=re.escape(f"Fix: Admin({name}=('{value}',))")):
+        Admin(**keys)
+
+
+@pytest.mark.parametrize("tokens", [{"alice": "short"}, {"alice": ACT, "bob": ACT}, {"alice": "with blanks 0123456"}])
+def test_a_weak_or_shared_token_is_refused(tokens: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="token"):
+        Admin(act=tokens)
+
+
+async def test_a_token_is_required() -> None:
+    cases = [
+        ("/api/tools", None, 401),
+        ("/metrics", None, 401),
+        ("/", None, 401),
+        ("/api/tools", "unknown-token-0123456789", 401),
+        ("/api/tools", READ, 200),
+        ("/metrics", ACT, 200),
+        ("/healthz", None, 200),
+        ("/readyz", None, 200),
+    ]
+    async with observed(TOKENS) as it:
+        for path, token, status in cases:
+            headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+            assert (await it.client.get(path, headers=headers)).status_code == status, (path, token)
+
+
+async def test_a_role_limits_what_a_token_does_and_names_the_user() -> None:
+    async with observed(TOKENS) as it:
+
+        async def act(token: str) -> Any:
+            headers = {"Authorization": f"Bearer {token}"}
+            return await it.client.post("/api/circuits/price", json=BODY, headers=headers)
+
+        assert (await act(READ)).status_code == 403
+        assert (await act(ACT)).json()["user"] == "alice"
+
+
+async def test_another_host_is_refused_against_dns_rebinding() -> None:
+    cases = [
+        ("evil.example", 421),
+        ("evil.example:9464", 421),
+        ("localhost", 200),
+        ("[::1]:9464", 200),
+        ("proxy.example", 200),
+        ("192.0.2.7:9464", 200),  # an address is no name that could be bound to another one
+        ("[2001:db8::1]", 200),
+        ("192.0.2.7.evil.example", 421),
+    ]
+    async with observed(Admin("127.0.0.1:0", hosts=("proxy.example",))) as it:
+        for host, status in cases:
+            assert (await it.client.get("/api/process", headers={"Host": host})).status_code == status, host
+
+
+async def test_a_page_of_another_site_cannot_act() -> None:
+    cases = [
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ({"Content-Type": "application/json; charset=utf-8"}, 200),
+    ]
+    async with observed() as it:
+        for headers, status in [*cases, ({"Origin": str(it.dispatcher.admin_url)}, 200)]:
+            answer = await it.client.post("/api/circuits/price", json=BODY, headers=headers)
+            assert answer.status_code == status, headers
+
+
+async def test_a_body_has_a_limit() -> None:
+    async with observed() as it:
+        headers = {"Content-Type": "application/json"}
+        for size, status in ((64 * 1024 + 1, 413), (60 * 1024, 400)):
+            body = b'"' + b"x" * (size - 2) + b'"'
+            answer = await it.client.post("/api/circuits/price", content=body, headers=headers)
+            assert answer.status_code == status, size
+
+
+@pytest.mark.parametrize(("size", "status"), [(10**12, 413), (100, 408)])
+async def test_a_body_that_does_not_arrive_holds_nothing(
+    size: int, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dispatch.admin.app.BODY_S", 0.3)
+    async with observed() as it:
+        port = int(str(it.dispatcher.admin_url).rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = f"POST /api/circuits/price HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Content-Length: {size}\r\n\r\n{{".encode())
+        async with asyncio.timeout(10):
+            assert (await reader.readline()).split()[1] == str(status).encode()
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_other_methods_are_refused() -> None:
+    async with observed() as it:
+        for method in ("PUT", "DELETE", "OPTIONS", "PATCH"):
+            assert (await it.client.request(method, "/api/tools")).status_code == 405
+        assert (await it.client.post("/metrics", json={})).status_code == 405
+
+
+async def test_a_browser_gets_a_session_of_its_own_and_never_its_token() -> None:
+    async with observed(TOKENS) as it:
+        path, origin = "/api/tools", str(it.dispatcher.admin_url)
+        cookie = (await it.client.post("/sign-in", json={"token": READ})).headers["Set-Cookie"]
+        name, _, rest = cookie.partition("=")
+        assert name == f"dispatch-session-{origin.rpartition(':')[2]}"
+        assert READ not in cookie
+        assert {"HttpOnly", "Path=/", "SameSite=strict"} <= set(rest.split("; "))
+        assert (await it.client.get(path)).status_code == 200  # the client has the cookie
+        assert (await it.client.post("/api/circuits/price", json=BODY)).status_code == 403
+        it.client.cookies.set(name, READ)
+        for headers in ({}, {"Cookie": f"{name}=unknown"}, {"Cookie": f"{name}={READ}"}):
+            it.client.cookies.clear()
+            assert (await it.client.get(path, headers=headers)).status_code == 401
+
+
+async def test_a_sign_out_ends_the_session_of_one_browser() -> None:
+    async with observed(TOKENS) as it:
+        path, json = "/api/tools", {"Content-Type": "application/json"}
+        cookies = []
+        for token in (READ, ACT):
+            answer = await it.client.post("/sign-in", json={"token": token})
+            cookies.append(answer.headers["Set-Cookie"].partition(";")[0])
+            it.client.cookies.clear()
+        left, stays = ({"Cookie": cookie} for cookie in cookies)
+        foreign = {**left, "Origin": "http://evil.example"}
+        assert (await it.client.post("/sign-out", json={}, headers=foreign)).status_code == 403
+        assert (await it.client.get(path, headers=left)).status_code == 200
+        for _ in range(2):
+            answer = await it.client.post("/sign-out", json={}, headers=left)
+            assert answer.status_code == 200
+            name, _, rest = answer.headers["Set-Cookie"].partition("=")
+            assert name == cookies[0].partition("=")[0]
+            assert {"Max-Age=0", "Path=/", "HttpOnly", "SameSite=strict"} <= set(rest.split("; "))
+            assert (await it.client.get(path, headers=left)).status_code == 401
+        assert (await it.client.get(path, headers=stays)).status_code == 200
+        assert (await it.client.post("/sign-out", content=b"", headers=json)).status_code == 200  # without a session
+        assert (await it.client.get(path, headers={"Authorization": f"Bearer {READ}"})).status_code == 200
+
+
+async def test_over_tls_the_cookie_is_of_this_host_alone() -> None:
+    async with observed(TOKENS) as it:
+        secure = {"X-Forwarded-Proto": "https"}
+        cookie = (await it.client.post("/sign-in", json={"token": READ}, headers=secure)).headers["Set-Cookie"]
+        assert cookie.startswith("__Host-dispatch-session-")
+        assert {"Secure", "HttpOnly", "Path=/", "SameSite=strict"} <= set(cookie.split("; "))
+        pair = {"Cookie": cookie.partition(";")[0]}
+        it.client.cookies.clear()
+        assert (await it.client.get("/api/tools", headers={**secure, **pair})).status_code == 200
+        assert (await it.client.get("/api/tools", headers=pair)).status_code == 401
+        ended = (await it.client.post("/sign-out", json={}, headers={**secure, **pair})).headers["Set-Cookie"]
+        assert ended.startswith("__Host-")
+        assert "Secure" in ended.split("; ")
+        assert (await it.client.get("/api/tools", headers={**secure, **pair})).status_code == 401
+
+
+def test_a_session_ends_after_half_a_day_and_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(id: str | None) -> Caller | None:
+        cookie = f"dispatch-session-9464={id}".encode()
+        return callers.find(Request({"type": "http", "headers": [(b"host", b"localhost:9464"), (b"cookie", cookie)]}))
+
+    callers = Callers(TOKENS)
+    ids = [callers.sign_in(ACT) for _ in range(MAX_SESSIONS + 1)]
+    assert (find(ids[0]), find(ids[1]), find(ids[-1])) == (None, Caller("alice", True), Caller("alice", True))
+    now = time.monotonic() + SESSION_S
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert find(ids[-1]) is None
+
+
+async def test_an_odd_body_of_a_sign_in_is_refused() -> None:
+    bodies = [
+        b"",
+        b"[]",
+        b"null",
+        b'{"token": 5}',
+        b'{"token": null}',
+        b"{}",
+        b"\xff",
+        b'"\xff"',
+        b'{"token": "\\ud800"}',
+    ]
+    bodies.append(b'{"a":' + b"[" * 60_000)
+    async with observed(TOKENS) as it:
+        for body in bodies:
+            answer = await it.client.post("/sign-in", content=body, headers={"Content-Type": "application/json"})
+            assert answer.status_code == 400, body
+
+
+async def test_head_of_a_stream_leaves_the_connection_usable() -> None:
+    async with observed() as it, asyncio.timeout(10):
+        host, _, port = str(it.dispatcher.admin_url).removeprefix("http://").partition(":")
+        for path in ("/api/events/stream", "/api/calls/stream"):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            for method in ("HEAD", "GET"):
+                writer.write(f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+                assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            assert b": open" in await reader.readuntil(b": open")
+            writer.close()
+
+
+async def test_a_format_that_no_one_knows_is_answered_in_the_usual_one() -> None:
+    async with observed() as it:
+        for accept in ("application/openmetrics-text; version=abc", "text/plain; version=1.a"):
+            assert (await it.client.get("/metrics", headers={"Accept": accept})).status_code == 200
+
+
+async def test_metrics_are_compressed_where_the_client_accepts_it() -> None:
+    async with observed() as it:
+        headers = {"Accept": "application/openmetrics-text; version=1.0.0", "Accept-Encoding": "gzip"}
+        async with it.client.stream("GET", "/metrics", headers=headers) as response:
+            assert response.headers["Content-Encoding"] == "gzip"
+            text = gzip.decompress(b"".join([part async for part in response.aiter_raw()])).decode()
+        assert text.endswith("# EOF\n")
+
+
+async def test_a_port_that_is_taken_is_told_without_a_word_about_tools() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        dispatcher = dispatch.connect("memory://", admin=f"127.0.0.1:{taken.getsockname()[1]}")
+        with pytest.raises(
+            dispatch.TransportError, match=r"^The admin endpoint cannot be served on .*Use another port"
+        ) as refused:
+            await dispatcher.start()
+        assert (refused.value.type, refused.value.may_have_run) == ("port-taken", False)
+        await dispatcher.close()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the kernel of Linux closes such connections")
+async def test_a_reader_that_takes_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.admin.http.UNREAD_S", 1)
+    async with observed() as it, asyncio.timeout(20):
+        host, _, port = str(it.dispatcher.admin_url).removeprefix("http://").partition(":")
+        with socket.socket() as reader:
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)  # soon full
+            reader.connect((host, int(port)))
+            reader.sendall(f"GET /api/calls/stream HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+            await asyncio.to_thread(reader.recv, 10)
+            assert is_open(int(port), reader.getsockname()[1])
+            while is_open(int(port), reader.getsockname()[1]):
+                await asyncio.gather(*(it.dispatcher.execute("price", {"item": "a"}) for _ in range(100)))
+
+
+def is_open(port: int, peer: int) -> bool:
+    """Whether this machine has the connection of the server's ``port`` to the port ``peer``."""
+    _, *rows = Path("/proc/net/tcp").read_text().splitlines()
+    found = [row.split() for row in rows]
+    return any(row[1].endswith(f":{port:04X}") and row[2].endswith(f":{peer:04X}") and row[3] == "01" for row in found)

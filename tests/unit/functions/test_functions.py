@@ -4,6 +4,10 @@ Docstrings in three styles, and without docstring-parser.
 Parameters of callables, and members of annotations.
 Providers of values by type.
 Types of parameters as JSON Schema, and JSON values in these types.
+What ``@dispatch.tool`` declares.
+The executor of functions, without a dispatcher.
+Functions as tools: descriptors, injected parameters, and every error of a registration.
+``dispatch.ToolPackage``: the functions of a package, and modules that cannot be imported.
 """
 
 from __future__ import annotations
@@ -17,11 +21,13 @@ import datetime
 import enum
 import functools
 import gc
+import math
 import sys
+import threading
 import typing
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, NewType, Optional, Protocol, TypedDict, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, Optional, Protocol, TypedDict, Union
 
 import annotated_types
 import msgspec
@@ -32,10 +38,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dispatch
+from dispatch.calls.local import CallContext, LocalCall, RefusedCallError
 from dispatch.catalog import CatalogError
 from dispatch.documents import Report
-from dispatch.errors import InvalidArgumentsError
+from dispatch.errors import InvalidArgumentsError, RejectedError, ThrottledError, ToolError
 from dispatch.functions.schema import (
+    NO_DECLARATION,
     REQUIRED,
     Arguments,
     Definitions,
@@ -45,13 +53,16 @@ from dispatch.functions.schema import (
     decode_custom,
     describe_type,
     encode_custom,
+    find_declaration,
     find_injected_type,
     iterate_members,
     read_docstring,
     read_parameters,
+    tool,
     unwrap,
 )
-from dispatch.functions.sources import Providers
+from dispatch.functions.sources import FunctionExecutor, FunctionTool, Providers
+from dispatch.messaging.wire import write_result
 
 
 @dispatch.tool(read_only=True)
@@ -845,3 +856,568 @@ def test_a_field_of_a_type_that_json_cannot_express() -> None:
 def test_a_default_value_that_json_cannot_express() -> None:
     with pytest.raises(TypeError, match="JSON cannot express a Vault"):
         msgspec.to_builtins([Vault()], enc_hook=encode_custom)
+
+
+def test_the_decorator_returns_the_function_itself() -> None:
+    def add(a: int) -> int:
+        return a
+
+    assert tool(add) is add
+    assert tool(read_only=True)(add) is add
+    declaration = find_declaration(add)
+    assert declaration is not None
+    assert declaration.describe() == {"read-only": True}
+
+
+def test_every_keyword_is_a_key_of_the_descriptor() -> None:
+    @tool(
+        name="sum",
+        read_only=True,
+        idempotent=True,
+        destructive=False,
+        permissions=["tools:math"],
+        tags=("math", "fast"),
+        category="math",
+        version="1.2.0",
+        policy={"timeout": 5},
+    )
+    def add() -> None: ...
+
+    declaration = find_declaration(add)
+    assert declaration is not None
+    assert declaration.name == "sum"
+    assert declaration.describe() == {
+        "read-only": True,
+        "idempotent": True,
+        "destructive": False,
+        "permissions": ("tools:math",),
+        "tags": ("math", "fast"),
+        "category": "math",
+        "version": "1.2.0",
+        "policy": {"timeout": 5},
+    }
+
+
+def test_without_the_decorator_nothing_is_declared() -> None:
+    def add() -> None: ...
+
+    assert find_declaration(add) is None
+    assert NO_DECLARATION.describe() == {}
+
+
+def test_an_iterator_is_read_once() -> None:
+    declaration = find_declaration(tool(permissions=iter(["tools:math"]))(lambda: None))
+    assert declaration is not None
+    assert declaration.describe() == declaration.describe() == {"permissions": ("tools:math",)}
+
+
+def test_a_single_text_is_left_for_the_reader_to_report() -> None:
+    declaration = find_declaration(tool(permissions="tools:math")(lambda: None))
+    assert declaration is not None
+    assert declaration.describe() == {"permissions": "tools:math"}
+
+
+def test_methods_and_partial_objects_can_be_declared() -> None:
+    class Shop:
+        @tool(read_only=True)
+        def find(self, name: str) -> str:
+            return name
+
+    assert find_declaration(Shop().find) is not None
+    partial = tool(name="increment")(functools.partial(pow, 2))
+    assert find_declaration(partial) is not None
+
+
+def test_what_cannot_be_declared_is_refused_with_the_fix() -> None:
+    class Shop:
+        def find(self) -> None: ...
+
+    with pytest.raises(TypeError, match=r"inside its class if it is a method"):
+        tool(Shop().find)
+    with pytest.raises(TypeError, match=r"cannot be a tool\. Fix: decorate a function"):
+        tool(Shop)
+    with pytest.raises(TypeError, match=r"cannot be a tool"):
+        tool(3)  # type: ignore[type-var]
+    with pytest.raises(TypeError, match=r"readonly"):
+        tool(readonly=True)(test_methods_and_partial_objects_can_be_declared)  # type: ignore[call-overload]
+
+
+def create(*functions: Any) -> FunctionExecutor:
+    executor = FunctionExecutor()
+    tools = [FunctionTool(function, lambda type: type is CallContext) for function in functions]
+    executor.replace_tools({each.key: each for each in tools})
+    return executor
+
+
+def call(function: object, arguments: dict[str, Any] | None = None, concurrency: int | None = None) -> LocalCall:
+    context = CallContext(tool="run", user="alice", call_id="1", attempt=1, deadline=0.0, clock=lambda: 0.0)
+    return LocalCall("run", arguments or {}, {"tool": function}, context, concurrency)
+
+
+@tool(name="run")
+async def run(number: int, context: CallContext) -> str:
+    return f"{number} for {context.user}"
+
+
+async def test_arguments_and_context() -> None:
+    assert await create(run).execute(call("run", {"number": 3.0})) == "3 for alice"
+
+
+@pytest.mark.parametrize("arguments", [{"number": "3"}, {}, {"number": 3, "context": {"user": "root"}}])
+async def test_invalid_arguments_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(RefusedCallError) as caught:
+        await create(run).execute(call("run", arguments))
+    assert isinstance(caught.value.error, InvalidArgumentsError)
+
+
+@pytest.mark.parametrize("key", ["stop", None, 3, ["run"]])
+async def test_a_function_that_the_source_does_not_have(key: object) -> None:
+    with pytest.raises(RefusedCallError) as caught:
+        await create(run).execute(call(key))
+    assert isinstance(caught.value.error, RejectedError)
+
+
+async def test_calls_in_flight_outlive_a_replacement_of_the_tools() -> None:
+    proceed = asyncio.Event()
+
+    @tool(name="wait")
+    async def wait() -> str:
+        await proceed.wait()
+        return "former"
+
+    executor = create(wait)
+    task = asyncio.create_task(executor.execute(call("wait")))
+    await asyncio.sleep(0)
+    executor.replace_tools({})
+    proceed.set()
+    assert await task == "former"
+    with pytest.raises(RefusedCallError):
+        await executor.execute(call("wait"))
+
+
+@pytest.mark.wall_clock
+async def test_all_threads_occupied_by_calls_that_have_ended() -> None:
+    release = threading.Event()
+    try:
+        executor = create(tool(name="hang")(lambda: release.wait(10)))
+        calls = [call("hang", concurrency=2) for _ in range(3)]
+        tasks = [asyncio.create_task(executor.execute(each)) for each in calls]
+        await asyncio.sleep(0.05)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        assert executor.abandoned_threads == 2
+        assert [each.occupied is not None for each in calls] == [True, True, False], "the third had no thread"
+        with pytest.raises(RefusedCallError) as caught:
+            await executor.execute(call("hang", concurrency=2))
+        error = caught.value.error
+        assert isinstance(error, ThrottledError)
+        assert (error.rejected_by, error.message) == (
+            "bulkhead",
+            "Tool 'run' was not executed: all 2 threads of its function still run calls whose deadlines have passed. Use "
+            "another tool, and make the function return in time.",
+        )
+    finally:
+        release.set()
+    async with asyncio.timeout(10):
+        await asyncio.gather(*(each.occupied for each in calls if each.occupied is not None))
+    assert await executor.execute(call("hang", concurrency=2)) == "true"
+
+
+def test_a_value_that_json_cannot_express_is_no_result() -> None:
+    with pytest.raises(ToolError, match="JSON cannot express a complex"):
+        write_result([1j])
+
+
+@pytest.mark.parametrize("result", [math.nan, [-math.inf], {"a": {"b": math.inf}}, "\ud800", ["\udce9"], {"\ud83d": 1}])
+def test_a_result_that_json_or_utf8_does_not_have(result: object) -> None:
+    with pytest.raises(ToolError, match="was executed") as caught:
+        write_result(result)
+    assert caught.value.type == "invalid-result"
+
+
+def test_a_text_about_numbers_is_a_result() -> None:
+    assert write_result({"a": "NaN", "Infinity": 1}) == '{"a": "NaN", "Infinity": 1}'
+
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+
+class DatabaseOfTool: ...
+
+
+class Cache: ...
+
+
+def is_database(type: Any) -> bool:
+    return type is DatabaseOfTool
+
+
+def read(function: Any) -> FunctionTool:
+    return FunctionTool(function, is_database)
+
+
+def problems(function: Any, namespace: str = "") -> list[tuple[str, str, str]]:
+    report = FunctionTool(function, is_database, namespace).report
+    return [(each.key, each.problem, each.fix) for each in report.problems]
+
+
+@tool(read_only=True, tags=["math"])
+def add_numbers(a: int, b: Annotated[int, "Added to a."] = 0, *, mode: Literal["exact", "fast"] = "exact") -> int:
+    """Add two whole numbers.
+
+    Args:
+        a: The first number.
+        b: Not shown: the annotation precedes.
+    """
+    return a + b
+
+
+def test_the_descriptor_of_a_function() -> None:
+    found = read(add_numbers)
+    assert found.report.problems == []
+    assert (found.key, found.kind, found.origin) == ("add_numbers", "thread", f"{__name__}.add_numbers")
+    assert found.describe("functions") == {
+        "type": "tool-service",
+        "name": "add_numbers",
+        "description": "Add two whole numbers.",
+        "service": "functions",
+        "tool": "add_numbers",
+        "input-schema": {
+            "type": "object",
+            "properties": {
+                "a": {"type": "integer", "description": "The first number."},
+                "b": {"type": "integer", "default": 0, "description": "Added to a."},
+                "mode": {"enum": ["exact", "fast"], "default": "exact"},
+            },
+            "required": ["a"],
+            "additionalProperties": False,
+        },
+        "read-only": True,
+        "tags": ("math",),
+    }
+
+
+def test_a_function_without_annotations_and_docstring() -> None:
+    schema = read(lambda a, b=None: a).arguments.schema
+    assert schema["properties"] == {"a": {}, "b": {"default": None}}
+    assert schema["required"] == ["a"]
+
+
+def test_none_as_default_allows_null() -> None:
+    def find(limit: int = None) -> None: ...  # type: ignore[assignment]  # noqa: RUF013 - common in programs
+
+    schema = read(find).arguments.schema
+    assert schema["properties"]["limit"] == {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None}
+
+
+def test_kinds() -> None:
+    async def run() -> None: ...
+
+    async def stream() -> AsyncIterator[str]:
+        yield ""
+
+    class Call:
+        async def __call__(self) -> None: ...
+
+    assert [read(each).kind for each in (run, stream, add_numbers, functools.partial(run))] == [
+        "async",
+        "stream",
+        "thread",
+        "async",
+    ]
+    assert read(tool(name="call")(Call())).kind == "async"
+
+
+def test_methods_partial_objects_and_wrappers() -> None:
+    class Shop:
+        def find(self, name: str) -> str:
+            """Find a product."""
+            return name
+
+    found = read(Shop().find)
+    assert found.report.problems == []
+    assert found.describe("s")["description"] == "Find a product."
+    assert list(found.arguments.schema["properties"]) == ["name"]
+
+    @functools.wraps(add_numbers)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return add_numbers(*args, **kwargs)
+
+    assert read(wrapper).describe("s") == read(add_numbers).describe("s")
+    partial = read(tool(name="add-one")(functools.partial(add_numbers, 1)))
+    assert list(partial.arguments.schema["properties"]) == ["b", "mode"]
+    assert partial.describe("s")["description"] == "Add two whole numbers."
+
+
+def test_a_version_is_part_of_the_key() -> None:
+    assert read(tool(version="2.0.0")(lambda: None)).key == "<lambda>@2.0.0"
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        DatabaseOfTool,
+        Optional[DatabaseOfTool],  # noqa: UP045 - the old form
+        DatabaseOfTool | None,
+        Annotated[DatabaseOfTool, "the database"],
+        Annotated[DatabaseOfTool | None, msgspec.Meta(description="x")],
+        Union[Cache, DatabaseOfTool],  # noqa: UP007 - the old form
+        Cache | Annotated[DatabaseOfTool, ""] | None,
+    ],
+)
+def test_injected_parameters_are_in_no_schema(annotation: Any) -> None:
+    def find(name: str, database: Any, *, other: Any = None) -> None: ...
+
+    find.__annotations__ |= {"database": annotation, "other": annotation}
+    found = read(find)
+    assert found.report.problems == []
+    assert found.injected == {"database": DatabaseOfTool, "other": DatabaseOfTool}
+    assert list(found.arguments.schema["properties"]) == ["name"]
+
+
+def test_until_providers_are_known_their_types_are_no_errors() -> None:
+    def find(name: str, database: DatabaseOfTool, cache: Cache | None = None) -> None: ...
+
+    assert FunctionTool(find, None).report.problems == []
+    fix = (
+        "call dispatch.provide(Cache, …) in its module, or dispatcher.provide(Cache, …) before the dispatcher starts; or "
+        "annotate a type such as str or a dataclass"
+    )
+    assert problems(find) == [("cache", "the type 'Cache' is neither provided nor a type of JSON values", fix)]
+
+
+def test_variadic_parameters() -> None:
+    def find(*names: str, **options: str) -> None: ...
+
+    assert [each[:2] for each in problems(find)] == [
+        ("*names", "a model cannot know the arguments of '*names'"),
+        ("**options", "a model cannot know the arguments of '**options'"),
+    ]
+
+
+@pytest.mark.parametrize("default", [object(), float("nan"), [float("inf")], {"a": DatabaseOfTool()}, print])
+def test_a_default_value_of_a_function_tool_that_json_cannot_express(default: Any) -> None:
+    def find(name=default) -> None: ...  # type: ignore[no-untyped-def]
+
+    ((key, problem, fix),) = problems(find)
+    assert key == "name"
+    assert problem.startswith("JSON cannot express the default value ")
+    assert fix.startswith("use None as the default")
+
+
+def test_names_that_models_refuse() -> None:
+    def größe(länge: int) -> None: ...
+
+    assert [(key, problem) for key, problem, _ in problems(größe)] == [
+        ("", "models refuse the name 'größe'"),
+        ("länge", "models refuse the name 'länge'"),
+    ]
+    assert problems(tool(name="size")(lambda: None)) == []
+    assert problems(lambda: None)[0][1] == "models refuse the name '<lambda>'"
+    assert problems(tool(name="a" * 64)(lambda: None)) == []
+    assert "at most 64" in problems(tool(name="a" * 64)(lambda: None), "crm")[0][2]
+    assert problems(tool(name="a b")(lambda: None))[0][1] == "models refuse the name 'a b'"
+
+
+def test_generators_are_refused_with_the_fix() -> None:
+    def count() -> Iterator[int]:
+        yield 1
+
+    assert problems(count) == [
+        ("", "a generator is no tool", "write 'async def' for a stream of texts, or return a list")
+    ]
+
+
+def test_types_that_cannot_be_resolved() -> None:
+    def pay(amount: Decimal) -> None: ...
+
+    ((key, problem, fix),) = problems(pay)
+    assert (key, problem) == (
+        "amount",
+        "the type 'Decimal' cannot be resolved (NameError: name 'Decimal' is not defined)",
+    )
+    assert "outside of 'if TYPE_CHECKING'" in fix
+
+
+def test_types_of_the_enclosing_function_are_resolved_if_it_uses_them() -> None:
+    class Point(msgspec.Struct):
+        x: int
+
+    def move(point: Point) -> int:
+        return Point(point.x).x
+
+    assert problems(move) == []
+
+
+def test_types_without_a_schema() -> None:
+    class Place(TypedDict):
+        position: Position  # type: ignore[name-defined]  # noqa: F821 - the fault
+
+    def find(place: Place) -> type:
+        return Place
+
+    ((key, problem, _),) = problems(find)
+    assert (key, problem) == (
+        "place",
+        "the type 'test_types_without_a_schema.<locals>.Place' has no JSON Schema (name 'Position' is not defined)",
+    )
+
+
+def test_a_method_without_its_object() -> None:
+    class Shop:
+        def find(self, name: str) -> None: ...
+
+    assert problems(Shop.find) == [
+        ("self", "the function is a method without its object", "give the method of an object")
+    ]
+
+
+def test_a_function_without_a_signature() -> None:
+    assert problems(tool(name="step")(functools.partial(iter))) == [
+        ("", "its parameters cannot be read", "write a function with annotations that calls it")
+    ]
+
+
+FILES = {
+    "__init__.py": "from functions_shop.cart import add_item\n__all__ = ['add_item']\nhidden = 1\n",
+    "cart.py": (
+        "import os\nfrom os.path import join\n"
+        "def add_item(name: str) -> str:\n    '''Add a product to the cart.'''\n    return f'added {name}'\n"
+        "def _private(): ...\nclass Cart: ...\nVALUE = 3\n"
+    ),
+    "orders/__init__.py": "",
+    "orders/search.py": (
+        "import dispatch\n"
+        "@dispatch.tool(name='find-order', read_only=True)\nasync def _find(number: int) -> str:\n"
+        "    '''Find an order.'''\n    return f'order {number}'\n"
+        "def bad(*names): ...\n"
+    ),
+    "_internal.py": "raise RuntimeError('not imported')\n",
+    "__main__.py": "raise RuntimeError('not imported')\n",
+    "broken.py": "import does_not_exist_at_all\n",
+    "leaves.py": "import sys\nsys.exit(3)\n",
+}
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
+    def write(name: str, text: str) -> None:
+        path = tmp_path / "functions_shop" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    for name, text in FILES.items():
+        write(name, text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield write
+    for module in [each for each in sys.modules if each.split(".")[0] == "functions_shop"]:
+        del sys.modules[module]
+
+
+@pytest.mark.usefixtures("write")
+async def test_the_public_functions_of_a_package_are_tools() -> None:
+    async with dispatch.connect("memory://", catalog=[dispatch.ToolPackage("functions_shop")]) as dispatcher:
+        assert sorted(dispatcher.catalog.tools) == ["add_item", "find-order"]
+        assert await dispatcher.call("add_item", {"name": "tea"}) == "added tea"
+        assert await dispatcher.call("find-order", {"number": 7}) == "order 7"
+
+
+@pytest.mark.usefixtures("write")
+async def test_what_cannot_be_a_tool_is_refused_by_name_and_the_others_are_tools() -> None:
+    dispatcher = dispatch.connect("memory://", catalog=[dispatch.ToolPackage("functions_shop")])
+    refused: list[dispatch.ItemRefused] = []
+    dispatcher.on_event(lambda event: refused.append(event) if isinstance(event, dispatch.ItemRefused) else None)
+    async with dispatcher:
+        (status,) = dispatcher.registry.sources()
+        assert (status.id, status.state, status.tools, status.refused) == ("package:functions_shop", "ok", 2, 3)
+    assert sorted((each.origin, each.problem) for each in refused) == [
+        (
+            "functions_shop.broken",
+            "the module cannot be imported (ModuleNotFoundError: No module named 'does_not_exist_at_all')",
+        ),
+        ("functions_shop.leaves", "the module cannot be imported (SystemExit: 3)"),
+        ("functions_shop.orders.search.bad", "a model cannot know the arguments of '*names'"),
+    ]
+
+
+async def test_a_refresh_scans_again(write: Callable[[str, str], None]) -> None:
+    async with dispatch.connect("memory://", catalog=[dispatch.ToolPackage("functions_shop")]) as dispatcher:
+        write("late.py", "def ping():\n    '''Answer.'''\n    return 'pong'\n")
+        write("broken.py", "def repaired():\n    '''Answer.'''\n    return 'works'\n")
+        assert (await dispatcher.execute("ping")).error is not None
+        await dispatcher.registry.refresh("package:functions_shop")
+        assert await dispatcher.call("ping") == "pong"
+        assert await dispatcher.call("repaired") == "works"
+
+
+@pytest.mark.usefixtures("write")
+async def test_only_some_functions() -> None:
+    package = dispatch.ToolPackage("functions_shop", only=["find-order", "add_itm"], namespace="shop")
+    async with dispatch.connect("memory://", catalog=[package]) as dispatcher:
+        assert list(dispatcher.catalog.tools) == ["shop-find-order"]
+    items = await package.discover()
+    problems = [problem for item in items for problem in getattr(item.raw, "problems", ())]
+    assert [(each.file, each.key, each.fix) for each in problems if each.key == "only"] == [
+        ("functions_shop", "only", "write 'add_item'")
+    ]
+
+
+async def test_objects_of_every_kind_in_a_module(write: Callable[[str, str], None]) -> None:
+    write(
+        "kinds.py",
+        """
+import functools
+import dispatch
+from functions_shop.cart import add_item
+
+class Proxy:
+    def __getattribute__(self, name):
+        raise RuntimeError("outside of a request")
+
+proxy = Proxy()
+
+class Call:
+    def __call__(self, word: str) -> str:
+        return word
+
+call = dispatch.tool(name="call")(Call())
+add_tea = dispatch.tool(name="add-tea")(functools.partial(add_item, "tea"))
+
+@dispatch.tool
+@functools.lru_cache
+def cached(number: int) -> int:
+    return number
+
+undeclared = functools.partial(add_item, "cup")
+""",
+    )
+    async with dispatch.connect("memory://", catalog=[dispatch.ToolPackage("functions_shop.kinds")]) as dispatcher:
+        assert sorted(dispatcher.catalog.tools) == ["add-tea", "cached", "call"]
+        assert await dispatcher.call("add-tea") == "added tea"
+        assert await dispatcher.call("call", {"word": "x"}) == "x"
+        assert await dispatcher.call("cached", {"number": 3}) == "3"
+
+
+def test_the_main_module_is_a_module() -> None:
+    assert dispatch.ToolPackage("__main__").id == "package:__main__"
+
+
+@pytest.mark.usefixtures("write")
+async def test_a_single_module() -> None:
+    async with dispatch.connect("memory://", catalog=[dispatch.ToolPackage("functions_shop.cart")]) as dispatcher:
+        assert list(dispatcher.catalog.tools) == ["add_item"]
+
+
+@pytest.mark.parametrize("name", ["no_such_package_at_all", "no_such_package_at_all.tools", ""])
+def test_a_package_that_does_not_exist(name: str) -> None:
+    with pytest.raises(CatalogError, match=r"the package cannot be imported .*Fix: correct its name"):
+        dispatch.ToolPackage(name)
+
+
+@pytest.mark.usefixtures("write")
+async def test_a_package_that_cannot_be_imported() -> None:
+    with pytest.raises(CatalogError, match=r"functions_shop\.broken: the package cannot be imported \(ModuleNotFound"):
+        await dispatch.ToolPackage("functions_shop.broken").discover()

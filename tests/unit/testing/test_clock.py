@@ -1,9 +1,13 @@
-"""Virtual time: a test runner that misses leaks would make all other tests worthless."""
+"""Virtual time: a test runner that misses leaks would make all other tests worthless.
+dispatch.testing is imported by users' tests alone.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -11,6 +15,7 @@ from typing import Any
 import pytest
 
 from dispatch.testing.clock import START, DeadlockError, VirtualClockLoop, advance, idle, run, virtual_time
+from tests.test_imports import GRAPH
 
 
 async def test_a_virtual_sleep_takes_no_wall_time() -> None:
@@ -162,3 +167,27 @@ def test_another_loop_can_be_given() -> None:
 def test_helpers_reject_a_real_loop(helper: Callable[[], Coroutine[Any, Any, None]]) -> None:
     with pytest.raises(RuntimeError, match="@virtual_time"):
         run(helper, loop=asyncio.SelectorEventLoop())
+
+
+def test_no_other_package_imports_testing() -> None:
+    importers = GRAPH.find_modules_that_directly_import("dispatch.testing") | {
+        importer
+        for module in GRAPH.find_descendants("dispatch.testing")
+        for importer in GRAPH.find_modules_that_directly_import(module)
+    }
+    assert [module for module in importers if not module.startswith("dispatch.testing")] == []
+
+
+def test_testing_imports_no_test_runner() -> None:
+    runners = {"pytest", "_pytest", "hypothesis", "pulsar", "_pulsar"}
+    script = f"import dispatch.testing, sys; print(*{runners!r} & set(sys.modules))"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stdout.split() == []
+
+
+def test_all_public_names_exist() -> None:
+    from dispatch import testing
+
+    assert sorted(testing.__all__) == testing.__all__
+    for name in testing.__all__:
+        assert getattr(testing, name).__doc__, f"{name} says what it is"

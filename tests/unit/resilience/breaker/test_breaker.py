@@ -13,6 +13,21 @@ What a breaker is measured by: the goals of docs/explanation/goals.md, by virtua
 
 G4 (nothing retained), G5 (no herd), G6 (stale results), G7 (lost probes), G16 (spread), G19 (memory). G18 is in
 test_windows.
+The figures of a breaker, and each of its four rules at its exact boundary.
+
+Guards against an outage at low traffic that no share ever sees, against runs of failures that time alone wears away, and
+against a quiet night taken for an outage.
+Half-open: places, leases and rounds.
+
+Guards against a herd let through by a half-open breaker (200 of 200 callers in five Python libraries), against probes that
+are lost and wedge it for ever, and against one lucky success closing it.
+How long a circuit stays open: spread, growing, bounded, and forgiven by health.
+
+Guards against breakers that start again at their shortest time after each relapse, and against a herd of dispatchers that
+come back at the same moment because all of them use the same fixed time.
+Windows over calls: right at every size, at a cost that does not grow with it, in next to no memory.
+
+Guards against windows that are scanned on every call (a Python peer's cost triples from 100 calls to 1,000).
 """
 
 from __future__ import annotations
@@ -22,23 +37,35 @@ import itertools
 import random
 import sys
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dispatch._internal import Rejection
 from dispatch.errors import Outcome
 from dispatch.resilience.breaker import (
+    FAILED,
+    PLAIN,
+    PROBE_FAILED,
+    PROBE_SLOW,
+    RECOVERED,
+    SLOTS,
+    SLOW,
     BreakerPermit,
     BreakerRules,
     CircuitBreaker,
     CountWindow,
     FailureRules,
+    HalfOpenCalls,
     OpenDuration,
     State,
     TimeWindow,
 )
 from tests.helpers.breaker_harness import Bench
+from tests.helpers.run_profile import examples
 
 FAILURES = (Outcome.TIMEOUT, Outcome.TRANSPORT)
 SUCCESSES = (Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS)
@@ -865,3 +892,684 @@ def test_a_permit_is_one_object_that_no_collector_tracks() -> None:
     assert not gc.is_tracked(permit)
     assert not hasattr(permit, "__dict__")
     assert not any(isinstance(each, BreakerPermit) for each in gc.get_referents(permit.breaker))
+
+
+ALL_OFF = {"consecutive_failures": None, "no_success_duration": None}
+
+
+def feed(rules: FailureRules, pattern: str, now: float = 0.0, gap: float = 0.0) -> list[str | None]:
+    """Calls as letters: ``.`` well, ``F`` failed, ``S`` slow, ``B`` both. Returns the verdict after each."""
+    verdicts = []
+    for each in pattern:
+        failed, slow = each in "FB", each in "SB"
+        rules.add(failed, slow, now)
+        verdicts.append(rules.find_violation(failed, slow, now))
+        now += gap
+    return verdicts
+
+
+def test_failure_rate_opens_at_half_of_twenty_calls() -> None:
+    rules = FailureRules(BreakerRules(**ALL_OFF))
+    assert feed(rules, "." * 10 + "F" * 10) == [None] * 19 + ["failure-rate"]
+    assert rules.failure_rate() == 0.5
+    assert feed(FailureRules(BreakerRules(**ALL_OFF)), "." * 11 + "F" * 10) == [None] * 21, "10 of 21"
+    assert feed(FailureRules(BreakerRules(**ALL_OFF)), "F" * 19) == [None] * 19, "too few to tell"
+
+
+def test_fast_success_violates_no_rule() -> None:
+    rules = FailureRules(BreakerRules(**ALL_OFF))
+    assert feed(rules, "F" * 19 + ".") == [None] * 20
+    assert rules.failure_rate() == 0.95
+    assert feed(rules, "S") == [None], "it was slow, but most are not"
+    assert feed(rules, "F") == ["failure-rate"]
+
+
+@pytest.mark.parametrize("rate", [0.07, 0.14, 0.28, 0.29, 0.55, 0.57, 0.58])
+def test_failure_rate_threshold_is_exact(rate: float) -> None:
+    """Shares such as 0.07 times 100 are not whole numbers in a computer."""
+    failures = round(rate * 100)
+    rules = FailureRules(BreakerRules(**ALL_OFF, failure_rate=rate, min_calls=100))
+    assert feed(rules, "." * (100 - failures) + "F" * failures) == [None] * 99 + ["failure-rate"]
+
+
+def test_count_window_detects_failures_that_the_time_window_misses() -> None:
+    rules = FailureRules(BreakerRules(**ALL_OFF))
+    verdicts = feed(rules, "." * 1000 + "F" * 50, gap=0.001)
+    assert verdicts == [None] * 1049 + ["failure-rate"]
+
+
+def test_time_window_detects_failures_that_the_count_window_misses() -> None:
+    rules = FailureRules(BreakerRules(**ALL_OFF))
+    assert feed(rules, "." * 100, gap=1.0) == [None] * 100
+    assert feed(rules, "F" * 20, now=200.0, gap=0.1) == [None] * 19 + ["failure-rate"]
+    assert rules.failure_rate() == 1.0
+
+
+def test_window_below_min_calls_is_not_judged() -> None:
+    rules = FailureRules(BreakerRules(**ALL_OFF))
+    feed(rules, "." * 100, now=0.0)
+    feed(rules, "F" * 19, now=200.0)
+    assert rules.failure_rate() == 0.19, "nineteen in thirty seconds are too few, so the last hundred tell"
+    rules = FailureRules(BreakerRules(**ALL_OFF, window_calls=5, min_calls=5))
+    assert rules.failure_rate() is None
+    assert rules.slow_call_rate() is None
+    feed(rules, "....")
+    assert (rules.failure_rate(), rules.slow_call_rate()) == (None, None)
+    feed(rules, ".")
+    assert (rules.failure_rate(), rules.slow_call_rate()) == (0.0, 0.0)
+
+
+def test_slow_call_rate_opens() -> None:
+    rules = FailureRules(BreakerRules(**ALL_OFF))
+    assert feed(rules, "." * 4 + "S" * 16) == [None] * 19 + ["slow-call-rate"]
+    assert rules.slow_call_rate() == 0.8
+    assert feed(FailureRules(BreakerRules(**ALL_OFF)), "." * 5 + "S" * 16) == [None] * 21
+    assert feed(FailureRules(BreakerRules(**ALL_OFF)), "S" * 19) == [None] * 19
+    rules = FailureRules(BreakerRules(**ALL_OFF))
+    feed(rules, "." * 100)
+    assert feed(rules, "S" * 20, now=200.0) == [None] * 19 + ["slow-call-rate"], "by time"
+    rules = FailureRules(BreakerRules(**ALL_OFF, failure_rate=1))
+    assert feed(rules, "." * 4 + "B" * 16)[-1] == "slow-call-rate", "slow failures are slow, too"
+
+
+def test_fast_call_does_not_violate_the_slow_call_rate() -> None:
+    assert feed(FailureRules(BreakerRules(**ALL_OFF)), "S" * 19 + ".F") == [None] * 21
+    assert feed(FailureRules(BreakerRules(**ALL_OFF)), "S" * 19 + ".FS") == [None] * 21 + ["slow-call-rate"]
+
+
+def test_rate_is_the_higher_one_of_both_windows() -> None:
+    for letter, share in (("F", FailureRules.failure_rate), ("S", FailureRules.slow_call_rate)):
+        rules = FailureRules(BreakerRules(**ALL_OFF))
+        feed(rules, letter * 19 + "." * 21)
+        feed(rules, "." * 20, now=200.0)
+        assert share(rules) == 19 / 60, "of the last hundred; none of the last thirty seconds"
+        rules = FailureRules(BreakerRules(**ALL_OFF))
+        feed(rules, "." * 40)
+        feed(rules, letter * 2 + "." * 18, now=200.0)
+        assert share(rules) == 2 / 20, "of the last thirty seconds"
+
+
+def test_consecutive_failures_open_at_any_rate_of_calls() -> None:
+    rules = FailureRules(BreakerRules(no_success_duration=None))
+    assert feed(rules, "F" * 9 + "." + "F" * 9, gap=3600.0) == [None] * 19
+    assert feed(rules, "F") == ["consecutive-failures"]
+    assert feed(FailureRules(BreakerRules(consecutive_failures=1)), "F") == ["consecutive-failures"]
+    assert feed(FailureRules(BreakerRules(no_success_duration=None)), "FFFFFFFFFS") == [None] * 10
+    assert feed(FailureRules(BreakerRules(no_success_duration=None)), "FFFFFFFFFSF") == [None] * 11, (
+        "slow is a success, too"
+    )
+
+
+def test_only_failures_for_a_minute_open() -> None:
+    assert feed(FailureRules(BreakerRules()), "FFF", gap=30.0) == [None, None, "no-success"]
+    assert feed(FailureRules(BreakerRules()), "FFF", gap=29.999) == [None, None, None]
+    assert feed(FailureRules(BreakerRules()), "FF", gap=300.0) == [None, None], "two may be one hiccup"
+    assert feed(FailureRules(BreakerRules()), "FF.FF", gap=300.0) == [None] * 5
+    assert feed(FailureRules(BreakerRules(no_success_failures=1, no_success_duration=1)), "FF", gap=1.0) == [
+        None,
+        "no-success",
+    ]
+
+
+def test_idle_time_does_not_count_as_time_without_success() -> None:
+    rules = FailureRules(BreakerRules())
+    feed(rules, ".", now=0.0)
+    assert feed(rules, "FFFFF", now=40_000.0, gap=1.0) == [None] * 5
+
+
+def test_plain_successes_count_as_if_added_one_by_one() -> None:
+    rules = FailureRules(BreakerRules())
+    feed(rules, "F" * 9)
+    assert rules.slice_end > 0
+    rules.pending_successes += 30
+    assert feed(rules, "F" * 9) == [None] * 9, "they ended the run"
+    assert rules.failure_rate() == 18 / 48
+    rules.pending_successes += 100
+    rules.refresh(1.0)
+    assert (rules.pending_successes, rules.failure_rate()) == (0, 18 / 148)
+    rules.refresh(40.0)
+    assert rules.failure_rate() == 0.0, "the last hundred; those of the last thirty seconds are too few"
+
+
+def test_refresh_sets_the_end_of_the_current_slice() -> None:
+    rules = FailureRules(BreakerRules())
+    rules.refresh(50.0)
+    assert rules.slice_end == float("-inf"), "nothing was counted yet"
+    feed(rules, "F", now=50.0)
+    assert rules.slice_end == 51.0
+    rules.refresh(52.0)
+    assert rules.slice_end == 54.0
+
+
+def test_stopped_rules_keep_their_rates_and_count_no_calls() -> None:
+    rules = FailureRules(BreakerRules(**ALL_OFF))
+    feed(rules, "F" * 10)
+    rules.pending_successes += 10
+    rules.stop()
+    rules.refresh(1e6)
+    assert (rules.slice_end, rules.pending_successes, rules.failure_rate()) == (float("-inf"), 0, 0.5)
+    rules.clear()
+    assert (rules.slice_end, rules.failure_rate()) == (float("-inf"), None)
+
+
+def test_cleared_rules_forget_all_calls() -> None:
+    rules = FailureRules(BreakerRules())
+    feed(rules, "F" * 9)
+    rules.pending_successes += 5
+    rules.clear()
+    assert rules.pending_successes == 0
+    assert feed(rules, "F" * 9, now=100.0) == [None] * 9
+    assert rules.failure_rate() is None
+
+
+def test_reconfiguration_keeps_windows_of_unchanged_size() -> None:
+    rules = FailureRules(BreakerRules())
+    assert rules.slow_after == float("inf")
+    feed(rules, "F" * 9, now=1.0)
+    rules.reconfigure(BreakerRules(slow_call_duration=2, consecutive_failures=11))
+    assert (rules.slow_after, rules.slice_end) == (2, 3.0)
+    assert feed(rules, "FF", now=1.0) == [None, "consecutive-failures"], "the run goes on"
+    rules.pending_successes += 20
+    rules.reconfigure(BreakerRules(window_calls=50, slow_call_duration=2))
+    assert rules.pending_successes == 0
+    assert rules.failure_rate() == 11 / 31, "by time, which is as it was"
+    rules.reconfigure(BreakerRules(window_calls=50, window_duration=10))
+    assert (rules.failure_rate(), rules.slice_end, rules.slow_after) == (None, float("-inf"), float("inf"))
+    assert feed(rules, "F", now=1.0) == [None]
+    assert rules.slice_end == 2.0
+
+
+def test_a_window_that_stays_as_it_is_keeps_its_calls() -> None:
+    rules = FailureRules(BreakerRules(**ALL_OFF))
+    feed(rules, "F" * 8 + "." * 32)
+    rules.reconfigure(BreakerRules(**ALL_OFF, window_duration=10))
+    assert rules.failure_rate() == 0.2
+    rules.reconfigure(BreakerRules(**ALL_OFF, window_duration=10, window_calls=30))
+    assert rules.failure_rate() is None
+    feed(rules, "F" * 5 + "." * 30, gap=10.0)
+    assert rules.failure_rate() == 0.0, "five of the last thirty-five, none of the last thirty"
+
+
+def test_consecutive_failures_survive_new_windows_until_a_success() -> None:
+    rules = FailureRules(BreakerRules())
+    feed(rules, "F" * 9)
+    rules.reconfigure(BreakerRules(window_calls=50, window_duration=10))
+    assert feed(rules, "F") == ["consecutive-failures"]
+    rules = FailureRules(BreakerRules())
+    feed(rules, "F" * 9)
+    rules.pending_successes += 1
+    rules.reconfigure(BreakerRules(window_calls=50, window_duration=10))
+    assert feed(rules, "F") == [None]
+
+
+DEFAULT = BreakerRules(half_open_lease=20)
+
+
+def start_calls(probing: HalfOpenCalls, now: float = 0.0, settings: BreakerRules = DEFAULT) -> list[int]:
+    """As many probes as there is room for."""
+    numbers = []
+    while probing.has_free_permit(now, settings):
+        numbers.append(probing.start_call(now, settings))
+        assert len(numbers) < 1_000, "places without end"
+    return numbers
+
+
+def passed(probing: HalfOpenCalls, results: int) -> None:
+    for _ in range(results):
+        assert probing.judge_result(False, False, DEFAULT) is None
+
+
+def test_round_limits_calls_in_flight() -> None:
+    probing = HalfOpenCalls()
+    assert start_calls(probing) == [1, 2, 3]
+    assert probing.end_call(2, 0.0)
+    assert start_calls(probing) == [4]
+    assert probing.lost == 0
+
+
+def test_half_open_call_ends_once() -> None:
+    probing = HalfOpenCalls()
+    start_calls(probing)
+    assert probing.end_call(1, 0.0)
+    assert not probing.end_call(1, 0.0)
+    assert probing.lost == 0
+
+
+def test_lease_expires_exactly_at_its_end() -> None:
+    probing = HalfOpenCalls()
+    start_calls(probing, 100.0)
+    assert not probing.has_free_permit(119.999, DEFAULT)
+    assert probing.end_call(1, 119.999)
+    assert not probing.end_call(2, 120.0)
+    assert probing.lost == 1
+    assert start_calls(probing, 120.0) == [4, 5, 6]
+    assert probing.lost == 2
+    assert not probing.end_call(3, 120.0)
+    assert probing.lost == 2, "a probe is lost once"
+
+
+def test_call_that_ends_after_its_lease_is_lost() -> None:
+    probing = HalfOpenCalls()
+    start_calls(probing)
+    assert [probing.end_call(number, DEFAULT.half_open_lease) for number in (1, 2, 3)] == [False] * 3
+    assert probing.lost == 3
+
+
+def test_only_expired_leases_free_their_permits() -> None:
+    probing = HalfOpenCalls()
+    for start in (0.0, 5.0, 10.0):
+        assert probing.has_free_permit(start, DEFAULT)
+        probing.start_call(start, DEFAULT)
+    assert start_calls(probing, 25.0) == [4, 5]
+    assert probing.end_call(3, 25.0)
+    assert probing.lost == 2
+
+
+def test_shorter_lease_applies_at_once() -> None:
+    probing = HalfOpenCalls()
+    start_calls(probing, 0.0)
+    assert not probing.has_free_permit(6.0, DEFAULT)
+    probing.shorten_leases(6.0)
+    assert start_calls(probing, 6.0, BreakerRules(half_open_lease=6)) == [4, 5, 6]
+    assert probing.lost == 3
+
+
+def test_longer_lease_applies_to_later_calls_only() -> None:
+    probing = HalfOpenCalls()
+    start_calls(probing, 0.0, BreakerRules(half_open_lease=6))
+    probing.shorten_leases(9.0)
+    assert not probing.end_call(1, 6.0)
+    assert probing.end_call(2, 5.999)
+    assert start_calls(probing, 6.0, BreakerRules(half_open_lease=9)) == [4, 5, 6]
+    assert probing.end_call(4, 14.999)
+    assert not probing.end_call(5, 15.0)
+
+
+def test_rounds_double_and_the_last_one_closes() -> None:
+    probing = HalfOpenCalls()
+    sizes = []
+    verdict = None
+    while verdict is None:
+        numbers = start_calls(probing)
+        sizes.append(len(numbers))
+        for number in numbers:
+            assert probing.end_call(number, 0.0)
+            assert verdict is None
+            verdict = probing.judge_result(False, False, DEFAULT)
+    assert (sizes, verdict, probing.round) == ([3, 6, 12], RECOVERED, 2)
+
+
+def test_single_round_closes() -> None:
+    probing, settings = HalfOpenCalls(), BreakerRules(half_open_rounds=1, half_open_calls=1)
+    assert start_calls(probing, 0.0, settings) == [1]
+    assert probing.judge_result(False, False, settings) == RECOVERED
+
+
+def test_one_failure_in_the_first_round_opens() -> None:
+    for before in range(3):
+        probing = HalfOpenCalls()
+        passed(probing, before)
+        assert probing.judge_result(True, False, DEFAULT) == PROBE_FAILED
+
+
+def test_failure_rate_decides_in_later_rounds() -> None:
+    probing = HalfOpenCalls()
+    passed(probing, 3)
+    assert probing.judge_result(True, False, DEFAULT) is None
+    assert probing.judge_result(True, False, DEFAULT) is None
+    assert probing.judge_result(True, False, DEFAULT) == PROBE_FAILED, "three of six"
+    probing = HalfOpenCalls()
+    passed(probing, 3 + 3)
+    assert probing.judge_result(True, False, DEFAULT) is None
+    assert probing.judge_result(True, False, DEFAULT) is None
+    passed(probing, 1)
+    assert probing.round == 2, "four of six were well"
+    assert [probing.judge_result(True, False, DEFAULT) for _ in range(6)] == [None] * 5 + [PROBE_FAILED], (
+        "six of twelve"
+    )
+
+
+def test_a_last_round_with_some_failures_closes() -> None:
+    probing = HalfOpenCalls()
+    passed(probing, 3 + 6 + 6)
+    assert [probing.judge_result(True, False, DEFAULT) for _ in range(5)] == [None] * 5
+    assert probing.judge_result(False, False, DEFAULT) == RECOVERED
+
+
+def test_slow_calls_are_judged_by_their_rate_in_every_round() -> None:
+    settings = BreakerRules(slow_call_rate=0.6)
+    probing = HalfOpenCalls()
+    assert probing.judge_result(False, True, settings) is None
+    assert probing.judge_result(False, True, settings) == PROBE_SLOW, "two of three"
+    exactly = BreakerRules(slow_call_rate=1)
+    probing = HalfOpenCalls()
+    assert [probing.judge_result(False, True, exactly) for _ in range(3)] == [None, None, PROBE_SLOW]
+    probing = HalfOpenCalls()
+    assert [probing.judge_result(False, slow, settings) for slow in (True, False, False)] == [None] * 3
+    assert [probing.judge_result(False, True, settings) for _ in range(4)] == [None, None, None, PROBE_SLOW], (
+        "four of six"
+    )
+    probing = HalfOpenCalls()
+    assert [probing.judge_result(False, False, settings) for _ in range(3)] == [None] * 3
+    assert [probing.judge_result(False, slow, settings) for slow in (True, True, True, False, False, False)] == [
+        None
+    ] * 6
+    assert probing.round == 2, "half of them slow is below the rate"
+
+
+def test_slow_failure_counts_as_failure() -> None:
+    assert HalfOpenCalls().judge_result(True, True, BreakerRules(slow_call_rate=0.1)) == PROBE_FAILED
+
+
+def test_fewer_rounds_close_at_the_end_of_the_current_round() -> None:
+    probing = HalfOpenCalls()
+    passed(probing, 3 + 6)
+    assert [probing.judge_result(False, False, BreakerRules(half_open_rounds=1)) for _ in range(12)] == [None] * 11 + [
+        RECOVERED
+    ]
+
+
+DEFAULT_OPEN_DURATION = BreakerRules()
+EXACT = BreakerRules(jitter=0)
+
+
+def test_open_duration_doubles_up_to_the_maximum() -> None:
+    time = OpenDuration(lambda: 0.5)
+    assert [time.record_opening(0.0, 0, EXACT) for _ in range(9)] == [5, 10, 20, 40, 80, 160, 300, 300, 300]
+    assert time.doublings == 6
+
+
+def test_no_doubling_is_counted_at_the_maximum() -> None:
+    time, settings = OpenDuration(lambda: 0.5), BreakerRules(jitter=0, open_duration=5, max_open_duration=20)
+    assert [time.record_opening(0.0, 0, settings) for _ in range(4)] == [5, 10, 20, 20]
+    assert time.doublings == 2
+
+
+@pytest.mark.parametrize(
+    ("chance", "times"), [(0.0, (2.5, 5.0, 10.0)), (0.5, (5.0, 10.0, 20.0)), (0.75, (6.25, 12.5, 25.0))]
+)
+def test_jitter_spans_half_to_one_and_a_half(chance: float, times: tuple[float, ...]) -> None:
+    time = OpenDuration(lambda: chance)
+    assert tuple(time.record_opening(0.0, 0, DEFAULT_OPEN_DURATION) for _ in range(3)) == times
+
+
+def test_maximum_open_durations_have_jitter() -> None:
+    seen = []
+    for seed in range(200):
+        time = OpenDuration(random.Random(seed).random)
+        for _ in range(12):
+            last = time.record_opening(0.0, 0, DEFAULT_OPEN_DURATION)
+        seen.append(last)
+    assert 100 <= min(seen) < 110
+    assert 290 < max(seen) <= 300
+
+
+def test_each_decay_duration_spent_closed_undoes_one_doubling() -> None:
+    time = OpenDuration(lambda: 0.5)
+    for _ in range(4):
+        time.record_opening(0.0, 0, EXACT)
+    assert time.doublings == 4
+    time.start_healthy_period(1000.0)
+    assert time.record_opening(1029.999, 0, EXACT) == 80, "not a whole while: nothing forgiven"
+    time.start_healthy_period(2000.0)
+    assert time.record_opening(2030.0, 0, EXACT) == 80, "five, less one"
+    time.start_healthy_period(3000.0)
+    assert time.record_opening(3090.0, 0, EXACT) == 20, "five, less three"
+    time.start_healthy_period(4000.0)
+    assert time.record_opening(5000.0, 0, EXACT) == 5, "never below none"
+    assert time.doublings == 1
+
+
+def test_only_time_spent_closed_decays() -> None:
+    time = OpenDuration(lambda: 0.5)
+    assert time.record_opening(0.0, 0, EXACT) == 5
+    assert time.record_opening(1e6, 0, EXACT) == 10, "it was open or probing all the while"
+    time.start_healthy_period(1e6)
+    time.end_healthy_period(1e6 + 30, EXACT)
+    assert time.doublings == 1
+    time.end_healthy_period(1e6 + 300, EXACT)
+    assert time.record_opening(1e6 + 600, 0, EXACT) == 10, "it was not closed any more"
+
+
+def test_cleared_open_duration_starts_at_the_shortest() -> None:
+    time = OpenDuration(lambda: 0.5)
+    time.record_opening(0.0, 0, EXACT)
+    time.start_healthy_period(5.0)
+    time.clear()
+    time.end_healthy_period(1e6, EXACT)
+    assert time.doublings == 0
+    assert time.record_opening(6.0, 0, EXACT) == 5
+
+
+def test_requested_retry_after_is_respected_with_jitter() -> None:
+    assert OpenDuration(lambda: 0.0).record_opening(0.0, 60, DEFAULT_OPEN_DURATION) == 60
+    assert OpenDuration(lambda: 0.5).record_opening(0.0, 60, DEFAULT_OPEN_DURATION) == 61.25
+    assert OpenDuration(lambda: 0.5).record_opening(0.0, 60, EXACT) == 60
+    assert OpenDuration(lambda: 0.5).record_opening(0.0, 0.5, DEFAULT_OPEN_DURATION) == 5, (
+        "our own time when that is longer"
+    )
+    time = OpenDuration(lambda: 0.5)
+    time.record_opening(0.0, 60, EXACT)
+    assert time.record_opening(0.0, 0, EXACT) == 10, "what it asked for is not doubled"
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.floats(0, 1e4), st.floats(0, 1, exclude_max=True)), max_size=60),
+    st.floats(0, 0.99),
+    st.floats(0.001, 300),
+    st.floats(0.001, 300),
+)
+def test_open_duration_stays_within_its_bounds(
+    steps: list[tuple[bool, float, float]], jitter: float, one: float, other: float
+) -> None:
+    settings = BreakerRules(jitter=jitter, open_duration=min(one, other), max_open_duration=max(one, other))
+    chances = [chance for _, _, chance in steps]
+    time, now = OpenDuration(lambda: chances.pop(0)), 0.0
+    for closed, passed, _ in list(steps):
+        now += passed
+        seconds = time.record_opening(now, 0, settings)
+        base = min(settings.open_duration, settings.max_open_duration / (1 + jitter))
+        assert base * (1 - jitter) * 0.999999 <= seconds <= settings.max_open_duration * 1.000001
+        assert 0 <= time.doublings <= 20
+        if closed:
+            time.start_healthy_period(now)
+
+
+KINDS = st.sampled_from([PLAIN, FAILED, SLOW, FAILED | SLOW])
+
+
+def figures(window_calls: CountWindow | TimeWindow) -> tuple[int, int, int]:
+    return window_calls.calls, window_calls.failures, window_calls.slow
+
+
+def totals(kinds: list[int]) -> tuple[int, int, int]:
+    return len(kinds), sum(kind in (1, 3) for kind in kinds), sum(kind in (2, 3) for kind in kinds)
+
+
+def test_windows_count_failures_and_slow_calls_separately() -> None:
+    assert (PLAIN, FAILED, SLOW) == (0, 1, 2)
+
+
+@given(st.integers(1, 12), st.lists(KINDS | st.integers(10, 20)))
+@settings(deadline=None, max_examples=examples(80))
+def test_count_window_covers_the_last_calls(size: int, steps: list[int]) -> None:
+    """A step below 10 is a call of that kind, one from 10 on so many plain ones (less ten) at once."""
+    window_calls, calls = CountWindow(size), list[int]()
+    for step in steps:
+        if step < 10:
+            window_calls.add(step)
+            calls.append(step)
+        else:
+            window_calls.add_plain(step - 10)
+            calls += [PLAIN] * (step - 10)
+        assert figures(window_calls) == totals(calls[-size:])
+        assert len(window_calls._ring) == size
+
+
+def test_a_cleared_count_window_starts_from_nothing() -> None:
+    window_calls = CountWindow(3)
+    for _ in range(5):
+        window_calls.add(FAILED | SLOW)
+    window_calls.clear()
+    assert figures(window_calls) == (0, 0, 0)
+    for _ in range(4):
+        window_calls.add(PLAIN)
+    assert figures(window_calls) == (3, 0, 0)
+    window_calls.clear()
+    window_calls.add(FAILED)
+    assert figures(window_calls) == (1, 1, 0)
+
+
+def test_batch_of_plain_calls_wraps_around_the_ring() -> None:
+    window_calls = CountWindow(5)
+    for kind in (FAILED, SLOW, FAILED | SLOW, FAILED, SLOW, FAILED, PLAIN, PLAIN):
+        window_calls.add(kind)  # the ring is F - - F S, and the fourth is the oldest
+    assert figures(window_calls) == (5, 2, 1)
+    window_calls.add_plain(2)
+    assert figures(window_calls) == (5, 1, 0)
+    window_calls.add_plain(1)
+    assert figures(window_calls) == (5, 0, 0)
+    for _ in range(5):
+        window_calls.add(PLAIN)
+        assert figures(window_calls) == (5, 0, 0), "who has left leaves once"
+    window_calls.add(FAILED)
+    assert figures(window_calls) == (5, 1, 0)
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_count_window_rejects_a_size_below_one(size: int) -> None:
+    with pytest.raises(ValueError, match=f"^the window size must be at least 1 call, not {size}$"):
+        CountWindow(size)
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), KINDS)), st.sampled_from([0.0, 1e6, -100.0]))
+@settings(deadline=None)
+def test_time_window_covers_its_last_ten_slices(steps: list[tuple[int, int]], start: float) -> None:
+    """Steps of a quarter of a part, so that every number is exact and each boundary is met."""
+    window_calls, calls, now = TimeWindow(5.0), list[tuple[float, int]](), start
+    for quarters, kind in steps:
+        now += quarters * 0.125
+        window_calls.add(kind, now)
+        calls.append((now, kind))
+        assert window_calls.slice_end > now >= window_calls.slice_end - 0.5
+        held = [kind for at, kind in calls if at // 0.5 > now // 0.5 - 10]
+        assert figures(window_calls) == totals(held)
+
+
+def test_a_time_window_covers_nine_tenths_of_its_span_at_least_and_never_more_than_all() -> None:
+    for offset in (0.0, 0.25, 0.5, 0.96875):
+        window_calls = TimeWindow(10.0)
+        window_calls.add(FAILED, 100 + offset)
+        window_calls.advance(108.999)
+        assert figures(window_calls) == (1, 1, 0)
+        window_calls.advance(109.999)
+        assert figures(window_calls) == (1, 1, 0)
+        window_calls.advance(110.0)
+        assert figures(window_calls) == (0, 0, 0)
+
+
+def test_a_time_window_forgets_everything_after_a_long_time() -> None:
+    window_calls = TimeWindow(10.0)
+    for second in range(10):
+        window_calls.add(FAILED | SLOW, 100.0 + second)
+    assert figures(window_calls) == (10, 10, 10)
+    window_calls.advance(1e9)
+    assert figures(window_calls) == (0, 0, 0)
+    window_calls.add(SLOW, 1e9 + 0.5)
+    assert figures(window_calls) == (1, 0, 1)
+
+
+def test_batch_of_plain_calls_belongs_to_the_current_slice() -> None:
+    window_calls = TimeWindow(10.0)
+    window_calls.advance(100.5)
+    assert window_calls.slice_end == 101.0
+    window_calls.add_plain(7)
+    window_calls.add(FAILED, 101.0)
+    assert figures(window_calls) == (8, 1, 0)
+    window_calls.advance(109.999)
+    assert figures(window_calls) == (8, 1, 0)
+    window_calls.advance(110.0)
+    assert figures(window_calls) == (1, 1, 0)
+
+
+def test_plain_calls_of_one_slice_expire_together() -> None:
+    window_calls = TimeWindow(10.0)
+    window_calls.advance(100.5)
+    window_calls.add_plain(7)
+    window_calls.add_plain(2)
+    window_calls.advance(105.0)
+    assert figures(window_calls) == (9, 0, 0)
+    window_calls.advance(110.0)
+    assert figures(window_calls) == (0, 0, 0)
+
+
+def test_a_cleared_time_window_starts_from_nothing() -> None:
+    window_calls = TimeWindow(10.0)
+    window_calls.add(FAILED | SLOW, 5.0)
+    window_calls.clear()
+    assert figures(window_calls) == (0, 0, 0)
+    window_calls.add(FAILED, 6.0)
+    window_calls.advance(16.0)
+    assert figures(window_calls) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("span", [0, -1.0, float("nan")])
+def test_time_window_rejects_a_span_of_zero(span: float) -> None:
+    with pytest.raises(ValueError, match=r"^the span of a window must be above 0 s, not (0|-1\.0|nan)$"):
+        TimeWindow(span)
+
+
+def work(action: Callable[[], None]) -> list[tuple[str, int]]:
+    """Every step of the interpreter that an action takes, and every call into C, as (what, where)."""
+    steps: list[tuple[str, int]] = []
+
+    def trace(frame: Any, event: str, argument: object) -> Any:
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            steps.append((frame.f_code.co_name, frame.f_lasti))
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        action()
+    finally:
+        sys.settrace(before)
+    return [step for step in steps if step[0] in ("add", "advance")]
+
+
+@pytest.mark.parametrize("kind", [PLAIN, FAILED, SLOW])
+def test_a_call_costs_the_same_at_ten_and_at_ten_thousand(kind: int) -> None:
+    """Goal G18: interpreter steps are counted, full windows and half full ones, so that no clock is needed to tell."""
+    costs = set()
+    for size in (10, 100, 10_000):
+        for filled in (size // 2, 2 * size + size // 2):
+            by_count, by_time = CountWindow(size), TimeWindow(30.0)
+            for _ in range(filled):
+                by_count.add(FAILED)
+                by_time.add(FAILED, 1.0)
+            costs.add(
+                (
+                    filled > size,
+                    len(work(lambda w=by_count: w.add(kind))),
+                    len(work(lambda w=by_time: w.add(kind, 1.5))),
+                )
+            )
+    assert len(costs) == 2, "one cost while it fills, one when it is full; neither knows the size"
+    assert all(10 < count < 100 and 10 < time < 100 for _, count, time in costs)
+
+
+def test_a_pause_of_any_length_costs_ten_steps_at_most() -> None:
+    costs = []
+    for idle in (29.0, 30.0, 1e4, 1e8):
+        window_calls = TimeWindow(30.0)
+        window_calls.add(FAILED, 0.0)
+        costs.append(len(work(lambda w=window_calls, at=idle: w.advance(at))))
+    assert max(costs[1:]) < costs[0] < 60 * SLOTS
+
+
+def test_a_count_window_takes_a_byte_a_call_and_little_more() -> None:
+    window_calls = CountWindow(10_000)
+    assert sys.getsizeof(window_calls._ring) < 10_000 + 100
+    assert not hasattr(window_calls, "__dict__")
+    assert not hasattr(TimeWindow(1.0), "__dict__")

@@ -2,6 +2,8 @@
 and against a number in flight that never comes back to 0.
 States of circuits in a text of metrics; those of a running dispatcher: tests/unit/cli/catalog/test_circuits.py.
 Counters and histograms without locks: a scrape gets the same text as of prometheus-client's own.
+Metrics of attempts: queue waits, rejections, retries and hedges.
+The series of the catalogue's sources are bounded and removed with their source.
 """
 
 from __future__ import annotations
@@ -25,11 +27,22 @@ from prometheus_client.registry import DuplicateTimeseries
 
 from dispatch import Catalog, Dispatcher, DispatchError, ToolError, ToolServiceClient
 from dispatch.errors import Outcome
+from dispatch.resilience.bulkhead import QueueLimits
+from dispatch.telemetry.call_metrics import (
+    MAX_SOURCES,
+    MAX_VERSIONS,
+    BoundedSeries,
+    Instruments,
+    ToolKey,
+    ToolMeter,
+    VersionMeter,
+)
 from dispatch.telemetry.exposition import LockFreeCounter, LockFreeHistogram
 from dispatch.telemetry.gauges import parse_circuit_states
-from dispatch.telemetry.observers import DURATION_BUCKETS, REFUSED
+from dispatch.telemetry.observers import DURATION_BUCKETS, OTHER, REFUSED
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, catalog, read, serving
+from tests.helpers.internals import correlator_of
 from tests.helpers.telemetry_capture import Board, telling
 
 
@@ -454,3 +467,365 @@ def test_increments_of_threads_are_not_lost() -> None:
     assert counter.labels("a").value == 80_000
     assert timing.counts == [0, 80_000]
     assert timing.sum == 40_000.0
+
+
+# -- limits -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_rejection_by_the_tools_rate_limit() -> None:
+    board = Board()
+    policy = {**UNGUARDED, "rate-limit": {"rate": "1/s", "burst": 1, "max-wait": 0}}
+    async with serving(lambda _: "done"), telling(board.telemetry(), work(policy=policy)) as dispatcher:
+        assert [(await dispatcher.execute("work")).ok for _ in range(3)] == [True, False, False]
+        assert board.counted() == {
+            **ends("success", SENT, OK),
+            "calls_total work throttled": 2,
+            "rejections_total work rate-limit": 2,
+            "rate_limited_total work tool": 2,
+        }
+        nothing_left(board)
+
+
+async def test_a_rejection_by_the_users_rate_limit() -> None:
+    board = Board()
+    policy = {**UNGUARDED, "user-rate-limit": {"rate": "1/s", "burst": 1, "max-wait": 0}}
+    async with serving(lambda _: "done"), telling(board.telemetry(), work(policy=policy)) as dispatcher:
+        assert [(await dispatcher.execute("work", user="hog")).ok for _ in range(3)] == [True, False, False]
+        assert board.counted() == {
+            **ends("success", SENT, OK),
+            "calls_total work refused": 2,
+            "refused_calls_total hog user-rate-limit": 2,
+            "rejections_total work rate-limit": 2,
+            "rate_limited_total work user": 2,
+        }
+
+
+async def test_a_retry_that_the_users_rate_limit_rejects_does_not_hide_the_failure_of_its_call() -> None:
+    board = Board()
+    policy = {"user-rate-limit": {"rate": "1/m", "burst": 1, "max-wait": 0}, "timeout": 9, "attempt-timeout": 1}
+    async with deaf(board, read_only=True, policy=policy) as (dispatcher, _):
+        assert (await dispatcher.execute("work", user="hog")).outcome is Outcome.TIMEOUT
+        counted = board.counted()
+        assert (counted["calls_total work timeout"], counted["rejections_total work rate-limit"]) == (1, 1)
+        assert "rate_limited_total work user" not in counted
+
+
+async def test_queue_waits_and_rejections_of_the_bulkhead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.resilience.bulkhead.QUEUE_LIMITS", QueueLimits(max_length=1))
+    board, gate = Board(), asyncio.Event()
+
+    async def slow(_: dict[str, Any]) -> str:
+        await gate.wait()
+        return "done"
+
+    policy = {**UNGUARDED, "bulkhead": {"max-concurrent-calls": 1, "max-wait": 2}}
+    async with serving(slow), telling(board.telemetry(), work(policy=policy)) as dispatcher:
+        calls = [asyncio.create_task(dispatcher.execute("work")) for _ in range(3)]
+        await advance(1.5)
+        now = board.read()
+        assert (now["inflight_calls work"], now["queued_calls work"], now["pending_requests"]) == (2, 1, 1)
+        gate.set()
+        results = await asyncio.gather(*calls)
+        assert [result.ok for result in results] == [True, True, False]
+        assert board.counted() == {
+            "calls_total work success": 2,
+            "calls_total work throttled": 1,
+            "rejections_total work bulkhead": 1,
+            "attempts_total work first": 2,
+            "call_duration_seconds_count work ok": 2,
+            "queue_wait_seconds_count work": 2,
+        }
+        assert board["queue_wait_seconds_sum work"] == pytest.approx(1.5 + 0, abs=0.01)
+        nothing_left(board)
+
+
+async def test_calls_that_are_cancelled_in_the_queue() -> None:
+    board = Board()
+    policy = {**UNGUARDED, "bulkhead": {"max-concurrent-calls": 1, "max-wait": 9}}
+    async with deaf(board, policy=policy) as (dispatcher, peer):
+        first = asyncio.create_task(dispatcher.execute("work"))
+        _, properties = await peer.request()
+        second = asyncio.create_task(dispatcher.execute("work"))
+        await advance(1)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        await peer.answer(properties, "done")
+        await first
+        assert board.counted() == {
+            **ends("success", SENT, OK),
+            "calls_total work cancelled": 1,
+            "queue_wait_seconds_count work": 1,
+        }
+        nothing_left(board)
+
+
+# -- more than one attempt --------------------------------------------------------------------------------------------
+
+
+async def test_a_retry_is_counted_as_an_attempt_and_not_as_a_call() -> None:
+    board = Board()
+    async with deaf(board, policy={}) as (dispatcher, peer):
+        call = asyncio.create_task(dispatcher.execute("work"))
+        _, properties = await peer.request()
+        await peer.answer(properties, error=("overloaded", "full"), refused="overloaded", retry_after_ms="100")
+        _, properties = await peer.request()
+        await peer.answer(properties, "done")
+        assert (await call).attempts == 2
+        assert board.counted() == {
+            **ends("success", SENT, OK, "attempts_total work retry", "rejections_total work service")
+        }
+
+
+async def test_retries_beyond_the_budget_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatch.calls.guards.MIN_REPEATS_PER_S", 0.1)
+    board = Board()
+    policy = {"attempt-timeout": 0.5, "breaker": None}
+    async with deaf(board, policy=policy, idempotent=True) as (dispatcher, peer):
+        results = await asyncio.gather(*(dispatcher.execute("work", timeout=5) for _ in range(50)))
+        assert sum(result.attempts for result in results) == 61
+        assert board.counted() == {
+            "calls_total work timeout": 50,
+            "call_duration_seconds_count work error": 50,
+            "attempts_total work first": 50,
+            "attempts_total work retry": 11,
+            "retry_budget_exhausted_total work": 50,
+        }
+        assert peer.arrived.qsize() == 61
+
+
+async def test_a_hedge_is_counted_as_an_attempt_and_not_as_a_call() -> None:
+    board = Board()
+    gate = asyncio.Event()
+
+    async def slow(_: dict[str, Any]) -> str:
+        await gate.wait()
+        return "slow"
+
+    tool = work(read_only=True, policy={"hedging": 0.2, "balancing": "round-robin"})
+    async with (
+        serving(slow, instance="a"),
+        serving(lambda _: "fast", instance="b"),
+        telling(board.telemetry(), tool) as dispatcher,
+    ):
+        results = [await dispatcher.execute("work") for _ in range(4)]
+        assert [result.text for result in results] == ["fast"] * 4
+        hedged = sum(result.attempts - 1 for result in results)
+        assert hedged == 2
+        counted = board.counted()
+        assert counted["attempts_total work hedge"] == hedged
+        assert counted["attempts_total work first"] == counted["calls_total work success"] == 4
+        nothing_left(board)
+
+
+async def test_hedges_beyond_the_budget_are_counted() -> None:
+    board = Board()
+
+    async def slow(_: dict[str, Any]) -> str:
+        await asyncio.sleep(1)
+        return "done"
+
+    tool = work(read_only=True, policy={"hedging": 0.2})
+    async with serving(slow, instance="a"), serving(slow, instance="b"), telling(board.telemetry(), tool) as dispatcher:
+        results = await asyncio.gather(*(dispatcher.execute("work") for _ in range(50)))
+        hedged = sum(result.attempts - 1 for result in results)
+        assert 0 < hedged < 50
+        assert board["attempts_total work hedge"] == hedged
+        assert board["retry_budget_exhausted_total work"] == 50 - hedged
+
+
+async def test_an_attempt_that_was_not_sent_is_not_counted() -> None:
+    board = Board()
+    async with deaf(board) as (dispatcher, peer):
+        await succeeds(dispatcher, peer)
+        correlator_of(dispatcher)._max_pending = 0
+        result = await dispatcher.execute("work")
+        assert (result.outcome, result.attempts) == (Outcome.THROTTLED, 0)
+        assert board.counted() == {
+            **ends("success", SENT, OK),
+            "calls_total work throttled": 1,
+            "rejections_total work exchange": 1,
+        }
+
+
+async def test_calls_that_share_an_exchange_are_timed_each_by_itself() -> None:
+    board, gate = Board(), asyncio.Event()
+
+    async def slow(_: dict[str, Any]) -> str:
+        await gate.wait()
+        return "done"
+
+    tool = work(read_only=True, policy={"single-flight": True})
+    async with serving(slow), telling(board.telemetry(), tool) as dispatcher:
+        first = asyncio.create_task(dispatcher.execute("work"))
+        await advance(3)
+        second = asyncio.create_task(dispatcher.execute("work"))
+        left = asyncio.create_task(dispatcher.execute("work"))
+        await advance(1)
+        left.cancel()
+        gate.set()
+        durations = [(await first).duration, (await second).duration]
+        assert durations == pytest.approx([4, 1], abs=0.01)
+        with pytest.raises(asyncio.CancelledError):
+            await left
+        assert board["call_duration_seconds_sum work ok"] == pytest.approx(5, abs=0.02)
+        assert board.counted() == {
+            "calls_total work success": 2,
+            "calls_total work cancelled": 1,
+            "attempts_total work first": 1,
+            "call_duration_seconds_count work ok": 2,
+        }
+        nothing_left(board)
+
+
+class Series:
+    """The series of one registry, read as a scrape reads them."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.tools = Instruments.of(self.registry).tools
+        self.held: dict[str, ToolMeter] = {}
+
+    def versions(self, tool: str) -> BoundedSeries[str, VersionMeter]:
+        if tool not in self.held:
+            self.held[tool] = self.tools.acquire(ToolKey(tool, OTHER if tool == OTHER else "lab"))
+        return self.held[tool].versions
+
+    def remove_tool(self, tool: str) -> None:
+        self.tools.release(self.held.pop(tool).label, is_removed=True)
+
+    def read(self) -> dict[tuple[str, str, str], float]:
+        return {
+            (each.labels["tool"], each.labels["version"], each.labels["outcome_class"]): each.value
+            for family in self.registry.restricted_registry(["dispatch_version_calls_total"]).collect()
+            for each in family.samples
+        }
+
+    def labels(self) -> set[tuple[str, str]]:
+        return {key[:2] for key in self.read()}
+
+
+def test_calls_are_counted_by_class_of_outcome() -> None:
+    series = Series()
+    meter = series.versions("joke").acquire("1.0.0")
+    assert series.read() == {("joke", "1.0.0", each): 0 for each in ("ok", "error", "other")}
+    for outcome in Outcome:
+        meter.record_call(outcome)
+    assert series.read() == {("joke", "1.0.0", "ok"): 1, ("joke", "1.0.0", "error"): 3, ("joke", "1.0.0", "other"): 4}
+
+
+def test_further_versions_share_other() -> None:
+    series = Series()
+    meters = [series.versions("joke").acquire(f"{number}.0.0") for number in range(MAX_VERSIONS + 2)]
+    assert [meter.label for meter in meters[MAX_VERSIONS:]] == [OTHER, OTHER]
+    assert len(series.labels()) == MAX_VERSIONS + 1
+    assert series.versions("find").acquire("9.0.0").label == "9.0.0", "four of each tool"
+    series.versions("joke").release(meters[0].label, is_removed=True)
+    assert series.versions("joke").acquire("9.0.0").label == "9.0.0"
+
+
+def test_a_removed_version_ends_with_its_last_dispatcher() -> None:
+    series = Series()
+    one, other = (series.versions("joke").acquire("1.0.0") for _ in range(2))
+    series.versions("joke").acquire("2.0.0")
+    series.versions("joke").release(one.label, is_removed=True)
+    assert ("joke", "1.0.0") in series.labels()
+    series.versions("joke").release(other.label, is_removed=True)
+    assert series.labels() == {("joke", "2.0.0")}
+
+
+def test_the_series_of_a_closed_dispatcher_stay() -> None:
+    series = Series()
+    meter = series.versions("joke").acquire("1.0.0")
+    meter.record_call(Outcome.SUCCESS)
+    series.versions("joke").release(meter.label, is_removed=False)
+    assert series.read()["joke", "1.0.0", "ok"] == 1
+    series.versions("joke").acquire("1.0.0").record_call(Outcome.SUCCESS)
+    assert series.read()["joke", "1.0.0", "ok"] == 2
+
+
+def test_the_series_of_all_versions_end_with_the_tool() -> None:
+    series = Series()
+    former = series.versions("joke")
+    meters = [former.acquire(f"{number}.0.0") for number in range(MAX_VERSIONS + 1)]
+    series.versions("find").acquire("1.0.0")
+    series.remove_tool("joke")
+    assert series.labels() == {("find", "1.0.0")}
+    former.release(meters[0].label, is_removed=True)
+    assert series.labels() == {("find", "1.0.0")}
+    series.versions("joke").acquire(meters[1].label)
+    former.release(meters[1].label, is_removed=True)
+    assert series.labels() == {("find", "1.0.0"), ("joke", "1.0.0")}, "added again meanwhile"
+
+
+def test_tools_without_series_of_their_own_have_one_for_all_versions() -> None:
+    series = Series()
+    assert {series.versions(OTHER).acquire(version).label for version in ("1.0.0", "2.0.0")} == {OTHER}
+
+
+def read_sources(board: Board) -> dict[str, float]:
+    return {key: value for key, value in board.read().items() if key.startswith("catalog_")}
+
+
+def test_series_exist_at_0_from_the_start() -> None:
+    board = Board()
+    assert Instruments.of(board.registry).sources.acquire("tools").label == "tools"
+    assert read_sources(board) == {"catalog_reloads_total tools ok": 0, "catalog_reloads_total tools failed": 0}
+
+
+def test_the_last_reload_decides() -> None:
+    board = Board()
+    series = Instruments.of(board.registry).sources
+    meter = series.acquire("tools")
+    for is_successful in (True, False, True):
+        meter.record_reload(is_successful=is_successful)
+        assert board["catalog_last_reload_successful tools"] == is_successful
+    assert board["catalog_reloads_total tools ok"] == 2
+    assert board["catalog_reloads_total tools failed"] == 1
+
+
+def test_many_sources_share_one_series(caplog: pytest.LogCaptureFixture) -> None:
+    board = Board()
+    series = Instruments.of(board.registry).sources
+    labels = [series.acquire(f"source-{number}").label for number in range(MAX_SOURCES + 3)]
+    assert labels == [f"source-{number}" for number in range(MAX_SOURCES)] + [OTHER] * 3
+    assert caplog.text.count("further ones share the series _OTHER") == 1
+    assert series.labels() == set(labels)
+    for label in labels:
+        series.release(label, is_removed=True)
+    assert series.labels() == {OTHER}, "the counts of several sources must not decrease"
+
+
+def test_sources_that_come_and_go_leave_nothing() -> None:
+    board = Board()
+    series = Instruments.of(board.registry).sources
+    for number in range(1_000):
+        meter = series.acquire(f"source-{number}")
+        assert meter.label == f"source-{number}"
+        meter.record_reload(is_successful=False)
+        series.release(meter.label, is_removed=True)
+    assert read_sources(board) == {}
+    assert series.labels() == set()
+
+
+def test_a_further_source_replaces_one_whose_dispatchers_are_closed() -> None:
+    board = Board()
+    series = Instruments.of(board.registry).sources
+    meters = [series.acquire(f"source-{number}") for number in range(MAX_SOURCES)]
+    for closed in meters[7:9]:
+        closed.record_reload(is_successful=True)
+        series.release(closed.label, is_removed=False)
+    assert [series.acquire(name).label for name in ("new-1", "new-2", "new-3")] == ["new-1", "new-2", OTHER]
+    assert board.of("source-7") == board.of("source-8") == []
+    assert len(series.labels()) == MAX_SOURCES + 1
+
+
+def test_a_closed_dispatcher_keeps_the_counts() -> None:
+    board = Board()
+    series = Instruments.of(board.registry).sources
+    series.acquire("tools").record_reload(is_successful=True)
+    series.release("tools", is_removed=False)
+    assert board["catalog_reloads_total tools ok"] == 1
+    series.acquire("tools")
+    series.release("tools", is_removed=True)
+    assert read_sources(board) == {}
