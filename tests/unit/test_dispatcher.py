@@ -1,43 +1,30 @@
 """A call's way, from a tool's name to its answer: what travels, and how it can end.
 The caller's own mistakes: each is a clear error that names the fix, and nothing is sent.
-Calls over a network with every fault leave nothing behind: no pending request, task, timer or queued message.
 A dispatcher's life: connecting, opening channels while calls wait, closing under calls, a broker that comes and goes.
 Running a coroutine on the loop of another thread, which may stop at any time.
 Streams through the dispatcher: in order, in time, and nothing left when a reader goes.
-Versions of one tool side by side, over the embedded broker.
-A tool as an agent framework takes it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import math
-import random
-import re
 import threading
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dispatch
-from dispatch import CallResult, Catalog, CatalogError, Dispatcher, Outcome, Policy, RejectedError, ToolServiceClient
-from dispatch._internal import RETENTION_S
+from dispatch import Catalog, CatalogError, Dispatcher, Outcome, Policy, RejectedError, ToolServiceClient
 from dispatch.dispatcher import run_on_loop
 from dispatch.errors import CallTimeoutError, InvalidArgumentsError, ThrottledError, ToolError, TransportError
-from dispatch.messaging.plain import MAX_TOMBSTONES
-from dispatch.messaging.request import Disposition
 from dispatch.messaging.wire import MAX_MESSAGE_BYTES, MAX_PROPERTY_BYTES, decode_request, derive_key
 from dispatch.protocol.frames import CHUNK_BYTES
-from dispatch.protocol.table import SessionTable
-from dispatch.resilience.breaker import State
 from dispatch.transports.memory import MemoryTransport
-from tests.at_most_once.quiescence import assert_dispatcher_rests, assert_server_rests
-from tests.helpers.clock import START, advance, idle, virtual_loop
+from tests.helpers.clock import START, advance, idle
 from tests.helpers.dispatcher_and_service import (
     BROKER,
     REQUESTS,
@@ -52,12 +39,10 @@ from tests.helpers.dispatcher_and_service import (
     stand,
 )
 from tests.helpers.fakes import lost
-from tests.helpers.faults import FaultPlan
-from tests.helpers.internals import correlator_of, tables_of
+from tests.helpers.internals import correlator_of
 from tests.helpers.malformed_messages import MALFORMED_PAYLOADS
-from tests.helpers.mixed_load import IN_FLIGHT, Load
-from tests.helpers.run_profile import by_profile
-from tests.helpers.telemetry_capture import Board, telling
+
+pytestmark = pytest.mark.usefixtures("strangers")
 
 
 def now() -> float:
@@ -65,7 +50,6 @@ def now() -> float:
 
 
 # -- success --------------------------------------------------------------------------------------------------------
-@pytest.mark.usefixtures("strangers")
 async def test_a_call_returns_the_answer() -> None:
     service = Service(lambda arguments: f"about {arguments['topic']}")
     async with stand(service) as (dispatcher, _):
@@ -73,7 +57,6 @@ async def test_a_call_returns_the_answer() -> None:
         assert service.requests == [({}, {"topic": "cats"}, "alice")]
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_a_result_tells_all_about_the_call() -> None:
     async def work(_: Any) -> str:
         await asyncio.sleep(2)
@@ -89,7 +72,6 @@ async def test_a_result_tells_all_about_the_call() -> None:
         assert (await dispatcher.execute("work")).request_id != result.request_id
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_a_call_without_arguments_and_user_sends_empty_ones() -> None:
     service = Service(lambda _: "done")
     async with stand(service) as (dispatcher, _):
@@ -97,7 +79,6 @@ async def test_a_call_without_arguments_and_user_sends_empty_ones() -> None:
     assert service.requests == [({}, {}, "")]
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_two_tools_share_a_service_with_their_own_config() -> None:
     tools = catalog(
         service={"config-params": [{"name": "collection", "required": True}]},
@@ -111,7 +92,6 @@ async def test_two_tools_share_a_service_with_their_own_config() -> None:
     assert [config for config, _, _ in service.requests] == [{"collection": c} for c in "cpc"]
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_a_streamed_answer_is_put_together() -> None:
     async with Peer.as_service() as peer, dispatching() as dispatcher:
         call = asyncio.create_task(dispatcher.execute("work"))
@@ -122,7 +102,6 @@ async def test_a_streamed_answer_is_put_together() -> None:
         assert (result.text, result.chunks) == ("Once upon", 3)
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_a_service_that_knows_nothing_of_reply_topics_is_understood() -> None:
     async with Peer.as_service() as peer, dispatching() as dispatcher:
         call = asyncio.create_task(dispatcher.call("work"))
@@ -142,7 +121,6 @@ async def sent(dispatching_: Any = None, **options: Any) -> dict[str, str]:
         return properties
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_a_request_has_just_these_properties() -> None:
     properties = await sent({"client_id": "one"})
     assert properties.keys() == {"id", "reply-to", "session", "remaining-ms", "largest"}
@@ -151,12 +129,10 @@ async def test_a_request_has_just_these_properties() -> None:
     assert properties["id"].startswith(f"{key}.1-")
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_an_idempotency_key_travels() -> None:
     assert (await sent(idempotency_key="order-17"))["idempotency-key"] == "order-17"
 
 
-@pytest.mark.usefixtures("strangers")
 @pytest.mark.parametrize(
     ("options", "policy", "remaining"),
     [
@@ -175,7 +151,6 @@ async def test_the_time_left_travels(options: dict[str, Any], policy: dict[str, 
     assert int(properties["remaining-ms"]) in (remaining, remaining - 1)
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_a_payload_is_what_trustgraph_reads() -> None:
     async with Peer.as_service() as peer, dispatching() as dispatcher:
         call = asyncio.create_task(dispatcher.call("work", {"städte": ["Köln"]}, user="älice"))
@@ -186,7 +161,6 @@ async def test_a_payload_is_what_trustgraph_reads() -> None:
 
 
 # -- time -----------------------------------------------------------------------------------------------------------
-@pytest.mark.usefixtures("strangers")
 @pytest.mark.parametrize(
     ("options", "policy", "after", "clock"),
     [
@@ -212,7 +186,6 @@ async def test_a_call_that_nobody_answers_ends_to_the_moment_and_names_its_clock
         assert dispatcher.pending_requests == 0
 
 
-@pytest.mark.usefixtures("strangers")
 @pytest.mark.parametrize("declared", ["read-only", "idempotent"])
 async def test_a_timeout_of_a_tool_that_may_be_repeated_says_so(declared: str) -> None:
     async with Peer.as_service(), dispatching(catalog(work={declared: True})) as dispatcher:
@@ -222,7 +195,6 @@ async def test_a_timeout_of_a_tool_that_may_be_repeated_says_so(declared: str) -
         assert "a repeat does no harm" in caught.value.message
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_an_answer_after_the_timeout_is_nobodys() -> None:
     async with Peer.as_service() as peer, dispatching() as dispatcher:
         first = asyncio.create_task(dispatcher.execute("work", timeout=1))
@@ -236,7 +208,6 @@ async def test_an_answer_after_the_timeout_is_nobodys() -> None:
         assert dispatcher.reply_counts()["late"] == 1
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_policies_go_from_default_to_service_to_tool_to_call() -> None:
     tools = catalog(service={"policy": {"timeout": 8}}, plain={}, quick={"policy": {"timeout": 4}})
     async with Peer.as_service(), dispatching(tools, policy=Policy(timeout=16, stream_idle_timeout=2)) as dispatcher:
@@ -245,7 +216,6 @@ async def test_policies_go_from_default_to_service_to_tool_to_call() -> None:
             assert result.duration == pytest.approx(seconds, abs=0.01)
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_what_is_cancelled_raises_that_and_leaves_nothing() -> None:
     async with Peer.as_service() as peer, dispatching() as dispatcher:
         calls = [asyncio.create_task(dispatcher.execute("work")) for _ in range(20)]
@@ -262,7 +232,6 @@ async def test_what_is_cancelled_raises_that_and_leaves_nothing() -> None:
 
 
 # -- strange services -----------------------------------------------------------------------------------------------
-@pytest.mark.usefixtures("strangers")
 @pytest.mark.parametrize("payload", MALFORMED_PAYLOADS)
 async def test_rubbish_for_an_answer_is_a_typed_error_at_once(payload: bytes) -> None:
     async with Peer.as_service() as peer, dispatching() as dispatcher:
@@ -280,7 +249,6 @@ async def test_rubbish_for_an_answer_is_a_typed_error_at_once(payload: bytes) ->
         assert dispatcher.pending_requests == 0
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_rubbish_in_a_stream_is_a_typed_error_at_once() -> None:
     async with Peer.as_service() as peer, dispatching() as dispatcher:
         chunks = dispatcher.stream("work")
@@ -294,7 +262,6 @@ async def test_rubbish_in_a_stream_is_a_typed_error_at_once() -> None:
         assert now() == START
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_an_error_in_any_dialect_keeps_its_type_and_message() -> None:
     answers = {
         b'{"error": {"type": "Odd", "message": "no"}, "response": ""}': ("Odd", "no"),
@@ -311,7 +278,6 @@ async def test_an_error_in_any_dialect_keeps_its_type_and_message() -> None:
             assert (error.type, error.message) == expected
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_an_answer_larger_than_the_policy_allows_is_cut_off() -> None:
     async with stand(lambda _: "x" * 100, catalog(work={"policy": {"max-response-bytes": 99}})) as (dispatcher, _):
         with pytest.raises(TransportError, match="'max-response-bytes'") as caught:
@@ -320,7 +286,6 @@ async def test_an_answer_larger_than_the_policy_allows_is_cut_off() -> None:
 
 
 # -- many -----------------------------------------------------------------------------------------------------------
-@pytest.mark.usefixtures("strangers")
 async def test_sixteen_dispatchers_on_one_service_each_see_their_own_replies_only() -> None:
     async def scene(number: int) -> None:
         async with dispatching(client_id=f"d{number}") as dispatcher:
@@ -336,7 +301,6 @@ async def test_sixteen_dispatchers_on_one_service_each_see_their_own_replies_onl
         await asyncio.gather(*(scene(number) for number in range(16)))
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_what_a_request_says_can_be_decoded_as_it_was() -> None:
     arguments = {"nested": {"list": [1, 2.5, None, True, "🎭"]}, "": "empty key"}
     async with Peer.as_service() as peer, dispatching() as dispatcher:
@@ -368,7 +332,6 @@ async def mistake(*args: Any, **options: Any) -> InvalidArgumentsError:
         return error
 
 
-@pytest.mark.usefixtures("strangers")
 @pytest.mark.parametrize("arguments", [None, "topic=cats", ["cats"], 5, {1: 2}, {"a": object()}, {"a": math.nan}])
 async def test_arguments_that_are_no_object_of_json_values(arguments: Any) -> None:
     error = await mistake(arguments)
@@ -377,7 +340,6 @@ async def test_arguments_that_are_no_object_of_json_values(arguments: Any) -> No
     assert "Tool 'work' was not executed: " in error.message
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_a_payload_over_the_brokers_limit_without_an_instance_that_accepts_fragments() -> None:
     async with Peer.as_service() as peer, dispatching() as dispatcher:
         result = await dispatcher.execute("work", {"data": "x" * MAX_MESSAGE_BYTES})
@@ -389,7 +351,6 @@ async def test_a_payload_over_the_brokers_limit_without_an_instance_that_accepts
         assert peer.arrived.empty()
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_a_payload_of_just_the_limit_passes() -> None:
     service = Service(lambda arguments: str(len(arguments["data"])))
     room = MAX_MESSAGE_BYTES - len('{"user":"","config":"{}","arguments":"{\\"data\\":\\"\\"}"}')
@@ -399,7 +360,6 @@ async def test_a_payload_of_just_the_limit_passes() -> None:
             await dispatcher.call("work", {"data": "x" * (room + 1)})
 
 
-@pytest.mark.usefixtures("strangers")
 @pytest.mark.parametrize("timeout", [0, -1, math.nan, math.inf, "5", True, 10**400, 8 * 24 * 3600, [5]])
 async def test_a_timeout_that_cannot_be(timeout: Any) -> None:
     error = await mistake(timeout=timeout)
@@ -407,19 +367,16 @@ async def test_a_timeout_that_cannot_be(timeout: Any) -> None:
     assert "Give seconds" in error.message
 
 
-@pytest.mark.usefixtures("strangers")
 @pytest.mark.parametrize("user", [None, 5, ["alice"], "\ud800"])
 async def test_a_user_that_is_no_text(user: Any) -> None:
     assert (await mistake(user=user)).type == "invalid-arguments"
 
 
-@pytest.mark.usefixtures("strangers")
 @pytest.mark.parametrize("key", [5, b"key", "x" * (MAX_PROPERTY_BYTES + 1), "ü" * MAX_PROPERTY_BYTES, "\ud800"])
 async def test_an_idempotency_key_that_cannot_travel(key: Any) -> None:
     assert (await mistake(idempotency_key=key)).type == "invalid-arguments"
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_an_unknown_tool_is_told_with_its_near_names() -> None:
     tools = catalog(**{"tell-joke": {}, "tell-story": {}, "calculate": {}})
     async with Peer.as_service() as peer, dispatching(tools) as dispatcher:
@@ -439,121 +396,11 @@ async def test_an_unknown_tool_is_told_with_its_near_names() -> None:
         assert peer.arrived.empty()
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_an_unknown_service_is_told_with_its_near_names() -> None:
     async with dispatching() as dispatcher:
         with pytest.raises(RejectedError, match="lab") as caught:
             ToolServiceClient(dispatcher, service="labs")
         assert (caught.value.type, caught.value.alternatives) == ("unknown-service", ("lab",))
-
-
-EVERYTHING = FaultPlan(
-    drop=0.01, delay=0.02, duplicate=0.02, reorder=0.02, malformed=0.01, missing_id=0.005, oversized_id=0.005,
-    foreign_id=0.005, error=0.01, late_error=0.01, disconnect=0.0005,
-)  # fmt: skip
-ARRIVING = FaultPlan(
-    drop=0.005, delay=0.01, duplicate=0.01, reorder=0.01, malformed=0.005, missing_id=0.005, oversized_id=0.005,
-    foreign_id=0.005, raising=0.01,
-)  # fmt: skip
-NOTHING = FaultPlan()
-CALLS = by_profile(short=4_000, long=50_000)
-ENDS = {*map(str, Outcome), "cancelled", "left early"}
-RARE = (
-    *("draining", "expired", "invalid-request", "request-too-large", "reply-evicted"),
-    *("invalid-arguments", "unknown-tool"),
-)
-"""What needs an instance that goes, a caller that withdraws no request at its deadline, a damaged request that passes for
-one, an instance with a lower limit than its callers, an idempotency key, or served functions."""
-OF_PLAIN_MESSAGES = {"missing_id", "oversized_id", "foreign_id"}
-"""Faults that a packet of a session does not have when it is published: it has no properties."""
-PROFILES = {
-    "everything": (EVERYTHING, ARRIVING),
-    "lossy": (FaultPlan(drop=0.3), FaultPlan(drop=0.1)),
-    "out of order": (FaultPlan(delay=0.3, reorder=0.3, max_delay=1), FaultPlan(delay=0.2, reorder=0.2, max_delay=1)),
-    "twice": (FaultPlan(duplicate=0.8, max_delay=6), FaultPlan(duplicate=0.3)),
-    "rubbish": (FaultPlan(malformed=0.1, missing_id=0.1, oversized_id=0.1, foreign_id=0.1), FaultPlan(raising=0.2)),
-    "failing": (FaultPlan(error=0.2, late_error=0.3, disconnect=0.002), NOTHING),
-}
-
-
-async def scene(calls: int, seed: int, profile: str) -> Load:
-    """Run the calls of a profile and see that nothing is left; the loop's runner sees to tasks and timers."""
-    load = Load(calls, seed, *PROFILES[profile])
-    await load.run()
-    running, server = load.dispatcher._running, load.server
-    assert running.pending == 0, "the last call has ended"
-    await load.settle()
-
-    assert not load.ledger.wrong, load.ledger.wrong[:20]
-    assert sorted(load.ledger.ends) == list(range(calls)), "every call has ended, once"
-    assert set(load.ledger.kinds) <= ENDS
-    assert running.pending == 0
-    assert (server.running, server.queued) == (0, 0)
-    assert load.waiting_to_go_out() == 0
-    matched = load.counted()[Disposition.MATCHED]
-    assert load.ledger.replies <= matched <= load.replies_sent, "each reply that a caller received, once"
-    assert load.most_tombstones <= MAX_TOMBSTONES
-    assert load.most_running <= server.concurrency
-    assert load.most_queued <= server.max_queue
-    assert 0 < load.most_pending <= IN_FLIGHT
-
-    # Everything is alive: once the network is well again each call succeeds, on the same connections and on another.
-    load.network.heal()
-    load.service_network.heal()
-    async with dispatching() as other:
-        for dispatcher in (load.dispatcher, other):
-            calls = (dispatcher.call("work", {"n": n, "how": "answer", "seconds": 0}, timeout=2) for n in range(50))
-            assert await asyncio.gather(*calls) == [f"answer {n}" for n in range(50)]
-    assert running.pending == 0
-    assert load.waiting_to_go_out() == 0
-    await advance(1)
-    assert_dispatcher_rests(load.dispatcher)
-    assert_server_rests(server)
-    await load.close()
-    return load
-
-
-def count_duplicates(table: SessionTable) -> int:
-    """Return the number of packets that arrived again, in sessions that are open or have ended."""
-    return table.ended.statistics.duplicates + sum(each.statistics.duplicates for each in table.sessions.values())
-
-
-@pytest.mark.parametrize("profile", sorted(PROFILES.keys() - {"everything"}))
-async def test_nothing_leaks(profile: str) -> None:
-    load = await scene(1_500, 1, profile)
-    kinds = load.ledger.kinds
-    assert kinds[Outcome.SUCCESS] > 50, kinds
-    assert kinds["cancelled"] > 20, kinds
-
-
-@pytest.mark.slow
-@pytest.mark.long
-async def test_calls_with_every_fault_and_every_outcome_leave_nothing_behind() -> None:
-    load = await scene(CALLS, 20_260, "everything")
-    kinds, counted = load.ledger.kinds, load.counted()
-    # A run in which a fault, an outcome or a disposition is missing has checked less than it claims. A damaged packet is
-    # dropped and sent again, so that it makes no call's arguments invalid.
-    for end in ENDS - {Outcome.CANCELLED, Outcome.REJECTED, Outcome.INVALID_ARGUMENTS}:
-        assert kinds[end] > CALLS // 2_000, (end, kinds)
-    # Sessions recognize copies and strangers by their packets, which are fewer than replies.
-    assert counted[Disposition.LATE] > CALLS // 200, counted
-    assert counted[Disposition.MALFORMED] > CALLS // 500, counted
-    tables = [*tables_of(load.dispatcher), load.server.session_table]
-    assert all(count_duplicates(table) > CALLS // 200 for table in tables)
-    happened = load.network.count + load.service_network.count
-    for fault in {
-        f"{way} {name}"
-        for way, plan in (("out", EVERYTHING), ("in", ARRIVING))
-        for name, _ in plan.list_probabilities(way)
-        if way == "in" or name not in OF_PLAIN_MESSAGES
-    }:
-        assert happened[fault] > CALLS // 5_000, (fault, happened)
-    assert load.server.malformed > CALLS // 1_000
-    assert load.server.refused["invalid-request"] <= CALLS // 5_000, "only of a plain request, before a session is open"
-    expected = {reason: count for reason, count in load.server.refused.items() if reason not in RARE}
-    assert all(count > CALLS // 5_000 for count in expected.values()), load.server.refused
-    assert load.most_tombstones < CALLS // 200, "only of plain requests: sessions remember no id"
-    assert virtual_loop().time() > CALLS / 250
 
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "tools"
@@ -583,7 +430,6 @@ class SlowTransport(MemoryTransport):
 
 
 # -- connecting -----------------------------------------------------------------------------------------------------
-@pytest.mark.usefixtures("strangers")
 def test_connect_is_the_dispatcher_with_an_address_or_a_transport() -> None:
     assert dispatch.connect is Dispatcher
     assert type(Dispatcher("memory://")._transport) is MemoryTransport
@@ -591,7 +437,6 @@ def test_connect_is_the_dispatcher_with_an_address_or_a_transport() -> None:
     assert Dispatcher(transport)._transport is transport
 
 
-@pytest.mark.usefixtures("strangers")
 @pytest.mark.parametrize("options", [{"security": dispatch.Security(token="t")}, {"publish_window": 8}])
 def test_settings_of_a_connection_beside_a_transport_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(
@@ -600,7 +445,6 @@ def test_settings_of_a_connection_beside_a_transport_are_refused(options: dict[s
         Dispatcher(MemoryTransport(BROKER), **options)
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_connect_takes_a_folder_a_catalogue_or_nothing() -> None:
     assert "tell-joke" in dispatch.connect("memory://", catalog=EXAMPLES).catalog.tools
     assert "tell-joke" in dispatch.connect("memory://", str(EXAMPLES)).catalog.tools
@@ -609,7 +453,6 @@ async def test_connect_takes_a_folder_a_catalogue_or_nothing() -> None:
     assert dispatch.connect("memory://").catalog == Catalog.empty()
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_connect_tells_at_once_what_is_wrong_with_its_arguments(tmp_path: Path) -> None:
     (tmp_path / "tool").mkdir()
     (tmp_path / "tool" / "odd.json").write_text("{")
@@ -619,7 +462,6 @@ async def test_connect_tells_at_once_what_is_wrong_with_its_arguments(tmp_path: 
         dispatch.connect("carrier-pigeon://coop")
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_a_call_before_the_start_says_how_to_start() -> None:
     dispatcher = dispatch.connect("memory://", catalog())
     with pytest.raises(RuntimeError, match="async with"):
@@ -628,7 +470,6 @@ async def test_a_call_before_the_start_says_how_to_start() -> None:
         await anext(dispatcher.stream("work"))
 
 
-@pytest.mark.usefixtures("strangers")
 @pytest.mark.parametrize("name", [["work"], {"work": 1}, {"work"}, None, 3])
 async def test_a_name_that_is_no_text_is_named(name: Any) -> None:
     """A list has no hash: its lookup would end with Python's own text."""
@@ -692,7 +533,6 @@ async def test_a_name_that_is_no_text_is_named(name: Any) -> None:
             await dispatcher.call("gone", user=name)
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_starting_twice_is_a_mistake() -> None:
     async with dispatching() as dispatcher:
         with pytest.raises(RuntimeError, match="started already"):
@@ -706,7 +546,6 @@ async def test_starting_twice_is_a_mistake() -> None:
         await dispatcher.start()
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_a_start_that_fails_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
     transport = MemoryTransport(BROKER)
     closed: list[bool] = []
@@ -725,7 +564,6 @@ async def test_a_start_that_fails_leaves_nothing_open(monkeypatch: pytest.Monkey
     assert closed == [True]
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_closing_is_idempotent_and_allowed_before_the_start() -> None:
     dispatcher = dispatch.connect("memory://", catalog())
     await dispatcher.close()
@@ -734,7 +572,6 @@ async def test_closing_is_idempotent_and_allowed_before_the_start() -> None:
     await dispatcher.close()
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_dispatchers_have_names_of_their_own() -> None:
     names = {dispatch.connect("memory://").client_id for _ in range(100)}
     assert len(names) == 100
@@ -742,7 +579,6 @@ async def test_dispatchers_have_names_of_their_own() -> None:
 
 
 # -- channels ---------------------------------------------------------------------------------------------------------
-@pytest.mark.usefixtures("strangers")
 async def test_calls_that_come_together_open_their_route_once_and_nothing_leaves_before_both_ends_listen() -> None:
     transport = SlowTransport()
     async with serving(lambda _: "done") as server, dispatching(transport=transport, client_id="one") as dispatcher:
@@ -762,7 +598,6 @@ async def test_calls_that_come_together_open_their_route_once_and_nothing_leaves
         assert transport.published == ["non-persistent://tg/request/lab", hello, own]
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_instances_of_two_services_may_have_the_same_name() -> None:
     other = {
         "request_queue": "non-persistent://tg/request/other",
@@ -788,7 +623,6 @@ async def test_instances_of_two_services_may_have_the_same_name() -> None:
             assert await dispatcher.call("play") == "played"
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_services_of_one_namespace_share_the_reply_topic() -> None:
     queues = {"request-queue": "non-persistent://tg/request/{}", "response-queue": "non-persistent://tg/response/{}"}
     tools = Catalog.of(
@@ -810,7 +644,6 @@ async def test_services_of_one_namespace_share_the_reply_topic() -> None:
         ]
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_a_caller_that_leaves_takes_nothing_from_those_who_wait_with_it() -> None:
     transport = SlowTransport()
     async with serving(lambda _: "done"), dispatching(transport=transport) as dispatcher:
@@ -823,7 +656,6 @@ async def test_a_caller_that_leaves_takes_nothing_from_those_who_wait_with_it() 
         assert await second == "done"
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_a_route_that_does_not_open_costs_the_calls_time_and_no_more() -> None:
     transport = SlowTransport()
     async with serving(lambda _: "done"), dispatching(transport=transport) as dispatcher:
@@ -839,7 +671,6 @@ async def test_a_route_that_does_not_open_costs_the_calls_time_and_no_more() -> 
         assert await dispatcher.call("work", timeout=5) == "done", "what was being opened is used"
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_an_opening_that_fails_after_everybody_left_troubles_nobody() -> None:
     transport = SlowTransport()
     transport.failures = [lost(sent=False)]
@@ -850,7 +681,6 @@ async def test_an_opening_that_fails_after_everybody_left_troubles_nobody() -> N
         assert await dispatcher.call("work") == "done"
 
 
-@pytest.mark.usefixtures("strangers")
 @pytest.mark.parametrize("failure", [lost(sent=False), RuntimeError("not planned")])
 async def test_a_route_that_could_not_be_opened_is_opened_by_the_next_call(failure: Exception) -> None:
     transport = SlowTransport()
@@ -867,7 +697,6 @@ async def test_a_route_that_could_not_be_opened_is_opened_by_the_next_call(failu
 
 
 # -- closing --------------------------------------------------------------------------------------------------------
-@pytest.mark.usefixtures("strangers")
 async def test_closing_ends_calls_and_streams_with_a_typed_error() -> None:
     async with Peer.as_service():
         async with dispatching() as dispatcher:
@@ -885,7 +714,6 @@ async def test_closing_ends_calls_and_streams_with_a_typed_error() -> None:
         assert asyncio.get_running_loop().time() == START
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_closing_gives_back_what_was_opened_before_the_connection_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
 
@@ -911,7 +739,6 @@ async def test_closing_gives_back_what_was_opened_before_the_connection_goes(mon
     ]
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_closing_while_a_route_opens_is_a_typed_error_and_not_a_cancellation() -> None:
     transport = SlowTransport()
     async with dispatching(transport=transport) as dispatcher:
@@ -926,7 +753,6 @@ async def test_closing_while_a_route_opens_is_a_typed_error_and_not_a_cancellati
             assert (error.type, error.may_have_run) == ("closed", False)
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_a_call_that_is_cancelled_while_its_route_opens_is_cancelled_even_if_that_closes_too() -> None:
     transport = SlowTransport()
     async with dispatching(transport=transport) as dispatcher:
@@ -939,7 +765,6 @@ async def test_a_call_that_is_cancelled_while_its_route_opens_is_cancelled_even_
             await call
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_a_call_after_the_end_says_so() -> None:
     async with stand(lambda _: "done") as (dispatcher, _):
         assert await dispatcher.call("work") == "done"
@@ -949,7 +774,6 @@ async def test_a_call_after_the_end_says_so() -> None:
         assert (error.type, error.may_have_run) == ("closed", False)
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_a_publisher_that_refuses_is_a_typed_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Peer.as_service(), dispatching() as dispatcher:
         with pytest.raises(CallTimeoutError):
@@ -968,7 +792,6 @@ async def test_a_publisher_that_refuses_is_a_typed_error_at_once(monkeypatch: py
         assert dispatcher.pending_requests == 0
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_a_service_that_comes_later_is_found() -> None:
     async with Peer.as_service(), dispatching() as dispatcher:
         with pytest.raises(CallTimeoutError):
@@ -980,7 +803,6 @@ async def test_a_service_that_comes_later_is_found() -> None:
             await dispatcher.call("work", timeout=1)
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_a_call_that_begins_while_it_closes_ends_at_once() -> None:
     async with stand(lambda _arguments: "done") as (dispatcher, _):
         await dispatcher.call("work")
@@ -1070,32 +892,27 @@ def story(count: int, gap: float = 0.0) -> Any:
     return lambda _: stream()
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_chunks_come_as_they_are_made() -> None:
     async with stand(story(5, gap=1)) as (dispatcher, _):
         seen = [(round(now() - START), chunk) async for chunk in dispatcher.stream("work")]
     assert seen == [(second + 1, f"<{second}>") for second in range(5)]
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_a_long_stream_arrives_whole() -> None:
     async with stand(story(5_000)) as (dispatcher, _):
         assert [chunk async for chunk in dispatcher.stream("work")] == [f"<{n}>" for n in range(5_000)]
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_a_plain_answer_is_a_stream_of_one() -> None:
     async with stand(lambda _: "done") as (dispatcher, _):
         assert [chunk async for chunk in dispatcher.stream("work")] == ["done"]
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_a_stream_asked_for_as_a_call_is_put_together() -> None:
     async with stand(story(3)) as (dispatcher, _):
         assert await dispatcher.call("work") == "<0><1><2>"
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_the_time_left_travels_with_a_stream() -> None:
     for options, policy, remaining in (
         ({}, {}, 300_000),
@@ -1120,7 +937,6 @@ async def test_the_time_left_travels_with_a_stream() -> None:
             await chunks.aclose()
 
 
-@pytest.mark.usefixtures("strangers")
 @pytest.mark.parametrize(
     ("options", "policy", "after", "clock"),
     [
@@ -1145,7 +961,6 @@ async def test_a_stream_that_says_nothing_ends_to_the_moment_and_names_its_clock
         assert dispatcher.pending_requests == 0
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_a_stream_that_falls_silent_gives_what_came_and_says_how_much() -> None:
     async with Peer.as_service() as peer, dispatching() as dispatcher:
         chunks = dispatcher.stream("work", idle_timeout=5)
@@ -1163,7 +978,6 @@ async def test_a_stream_that_falls_silent_gives_what_came_and_says_how_much() ->
         assert now() == pytest.approx(START + 9, abs=0.01)
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_a_stream_that_never_ends_is_ended() -> None:
     got: list[str] = []
     async with stand(story(1_000, gap=1)) as (dispatcher, server):
@@ -1175,7 +989,6 @@ async def test_a_stream_that_never_ends_is_ended() -> None:
         assert server.running == 0
 
 
-@pytest.mark.usefixtures("strangers")
 @pytest.mark.parametrize("idle_timeout", [0, -1, "5"])
 async def test_an_idle_limit_that_cannot_be_is_told_by_its_name(idle_timeout: Any) -> None:
     async with Peer.as_service() as peer, dispatching() as dispatcher:
@@ -1185,7 +998,6 @@ async def test_an_idle_limit_that_cannot_be_is_told_by_its_name(idle_timeout: An
         assert peer.arrived.empty()
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_closing_a_stream_leaves_nothing_at_once() -> None:
     async with stand(story(100, gap=1)) as (dispatcher, _):
         async with contextlib.aclosing(dispatcher.stream("work")) as chunks:
@@ -1195,7 +1007,6 @@ async def test_closing_a_stream_leaves_nothing_at_once() -> None:
         assert dispatcher.pending_requests == 0
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_leaving_the_loop_leaves_nothing() -> None:
     async with stand(story(100, gap=1)) as (dispatcher, _):
         async for _ in dispatcher.stream("work"):
@@ -1204,7 +1015,6 @@ async def test_leaving_the_loop_leaves_nothing() -> None:
         assert dispatcher.pending_requests == 0
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_cancelling_a_reader_leaves_nothing() -> None:
     async with Peer.as_service(), dispatching() as dispatcher:
         reading = asyncio.create_task(read(dispatcher.stream("work"), []))
@@ -1216,7 +1026,6 @@ async def test_cancelling_a_reader_leaves_nothing() -> None:
         assert dispatcher.pending_requests == 0
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_a_stream_that_is_never_read_was_never_asked_for() -> None:
     async with Peer.as_service() as peer, dispatching() as dispatcher:
         await dispatcher.stream("work").aclose()
@@ -1224,7 +1033,6 @@ async def test_a_stream_that_is_never_read_was_never_asked_for() -> None:
         assert dispatcher.pending_requests == 0
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_a_reader_that_falls_behind_gets_what_was_kept_and_then_a_clear_error() -> None:
     got: list[str] = []
     async with stand(story(50)) as (dispatcher, _):
@@ -1239,7 +1047,6 @@ async def test_a_reader_that_falls_behind_gets_what_was_kept_and_then_a_clear_er
         assert len(got) >= 11
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_an_error_is_raised_after_what_came_before_it() -> None:
     async def stream() -> AsyncIterator[str]:
         yield "one"
@@ -1253,7 +1060,6 @@ async def test_an_error_is_raised_after_what_came_before_it() -> None:
         assert got == ["one"]
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_a_refusal_is_raised_as_one() -> None:
     async with Peer.as_service() as peer, dispatching(policy=Policy(**UNGUARDED)) as dispatcher:
         first = asyncio.ensure_future(anext(dispatcher.stream("work")))
@@ -1264,7 +1070,6 @@ async def test_a_refusal_is_raised_as_one() -> None:
         assert caught.value.retry_after == 2.0
 
 
-@pytest.mark.usefixtures("strangers")
 async def test_many_streams_at_once_do_not_mix() -> None:
     async def all_of(dispatcher: Any, number: int) -> list[str]:
         return [chunk async for chunk in dispatcher.stream("work", {"n": number})]
@@ -1280,417 +1085,3 @@ async def test_many_streams_at_once_do_not_mix() -> None:
     async with stand(work) as (dispatcher, _):
         answers = await asyncio.gather(*(all_of(dispatcher, number) for number in range(50)))
     assert answers == [[f"{number}:{index}" for index in range(10)] for number in range(50)]
-
-
-ONE, TWO = "1.4.0", "2.0.0"
-CALLS_VERSIONS = by_profile(short=10_000, long=100_000)
-CALLERS = 64
-FRAGILE = {"breaker": {"consecutive-failures": 2, "open-duration": 30}, "retry": 1}
-
-
-def topics(name: str) -> dict[str, str]:
-    return {
-        "request-queue": f"non-persistent://tg/request/{name}",
-        "response-queue": f"non-persistent://tg/response/{name}",
-    }
-
-
-def versions(share: float | None = None, *names: str, **keys: Any) -> Catalog:
-    """Two versions of the tool ``work``, each with a version of the service ``lab``."""
-    rollout = {} if share is None else {"rollout": {TWO: share}}
-    described = {"type": "tool-service", "name": "work", "description": "Works.", "service": "lab", **keys}
-    return Catalog.of(
-        [{"id": "lab", "version": version, **topics(version)} for version in names or (ONE, TWO)],
-        [
-            {**described, "version": version, "requires": version, **(rollout if version == ONE else {})}
-            for version in names or (ONE, TWO)
-        ],
-    )
-
-
-class Services:
-    """A service for each version, which replies with its version; ``silent`` ones do not."""
-
-    def __init__(self) -> None:
-        self.calls: Counter[str] = Counter()
-        self.silent: set[str] = set()
-
-    def work(self, version: str) -> Callable[[dict[str, Any]], Any]:
-        async def invoke(_: dict[str, Any]) -> str:
-            self.calls[version] += 1
-            if version in self.silent:
-                await asyncio.sleep(3600)
-            return version
-
-        return invoke
-
-
-@contextlib.asynccontextmanager
-async def services(*names: str) -> AsyncIterator[Services]:
-    made = Services()
-    async with contextlib.AsyncExitStack() as stack:
-        for name in names or (ONE, TWO):
-            at = {key.replace("-", "_"): topic for key, topic in topics(name).items()}
-            await stack.enter_async_context(serving(made.work(name), instance=f"i-{name}", **at))
-        yield made
-
-
-def dispatcher_of(catalog: Catalog, seed: int = 5) -> Dispatcher:
-    return Dispatcher(MemoryTransport(BROKER), catalog, randomness=random.Random(seed).random)
-
-
-# -- selection ------------------------------------------------------------------------------------------------------
-async def test_a_call_selects_a_version() -> None:
-    async with services(), dispatcher_of(versions(0)) as dispatcher:
-        assert await dispatcher.call("work") == ONE
-        assert await dispatcher.call("work", version="^2") == TWO
-        assert (await dispatcher.execute("work", version=">=1 <2")).text == ONE
-        assert [chunk async for chunk in dispatcher.stream("work", version="2")] == [TWO]
-        handle = dispatcher.tool("work", version="^2")
-        assert (handle.version, await handle.invoke()) == ("^2", TWO)
-        assert [chunk async for chunk in handle.stream()] == [TWO]
-        assert await dispatcher.tool("work").invoke() == ONE
-        assert {view.id for view in dispatcher.instances("lab")} == {f"i-{ONE}", f"i-{TWO}"}
-
-
-async def test_a_version_that_does_not_exist_is_named_with_those_that_do() -> None:
-    board = Board()
-    async with services(), telling(board.telemetry(), versions(0)) as dispatcher:
-        with pytest.raises(RejectedError, match=r"'\^3', there are 2\.0\.0, 1\.4\.0") as caught:
-            await dispatcher.call("work", version="^3")
-        assert caught.value.type == "version-mismatch"
-        assert (await dispatcher.execute("work", version="^3")).outcome is Outcome.REJECTED
-        with pytest.raises(InvalidArgumentsError, match="Correct 'version'"):
-            await dispatcher.call("work", version="newest")
-        unknown = await dispatcher.execute("wrok", version=1.4)  # type: ignore[arg-type] # a mistake of the caller
-        assert unknown.outcome is Outcome.INVALID_ARGUMENTS
-        with pytest.raises(RejectedError, match=r"'\^3'"):
-            dispatcher.tool("work", version="^3")
-        assert (board["calls_total work rejected"], board["calls_total work invalid_arguments"]) == (2, 1)
-        assert board["inflight_calls work"] == 0
-
-
-async def test_a_range_that_a_user_may_not_see_the_tool_of_names_no_version() -> None:
-    async with services(), dispatcher_of(versions(0, permissions=["tools:work"])) as dispatcher:
-        with pytest.raises(RejectedError) as caught:
-            await dispatcher.call("work", version="^2")
-        assert caught.value.type == "not-permitted"
-
-
-# -- guards ---------------------------------------------------------------------------------------------------------
-async def test_each_version_has_a_breaker_and_the_canarys_share_goes_back() -> None:
-    async with services() as made, dispatcher_of(versions(50, policy=FRAGILE)) as dispatcher:
-        users = [f"user-{number}" for number in range(40)]
-        before = {user: await dispatcher.call("work", user=user) for user in users}
-        assert set(before.values()) == {ONE, TWO}
-        canary = dispatcher.breaker("work", version="2")
-        assert canary is not dispatcher.breaker("work")
-        canary.force_open()
-        assert {await dispatcher.call("work", user=user) for user in users} == {ONE}
-        assert dispatcher.breaker("work").state is State.CLOSED
-        with pytest.raises(RejectedError) as caught:
-            await dispatcher.call("work", version="2")
-        assert caught.value.type == "circuit-open"
-        canary.reset()
-        assert {user: await dispatcher.call("work", user=user) for user in users} == before
-        assert made.calls[TWO] == 2 * sum(version == TWO for version in before.values())
-
-
-async def test_a_failing_canary_opens_its_own_circuit_only() -> None:
-    async with services() as made, dispatcher_of(versions(100, policy=FRAGILE)) as dispatcher:
-        made.silent.add(TWO)
-        results = [await dispatcher.execute("work", user=f"user-{number}", timeout=1) for number in range(20)]
-        assert [str(result.outcome) for result in results] == ["timeout"] * 2 + ["success"] * 18
-        assert made.calls == {TWO: 2, ONE: 18}
-        states = [dispatcher.breaker("work", version=version).state for version in ("1", "2")]
-        assert states == [State.CLOSED, State.OPEN]
-        made.silent.clear()
-        await advance(60)
-        assert (await dispatcher.call("work", user="alice"), made.calls[TWO]) == (TWO, 3), "a half-open call"
-
-
-async def test_a_canary_raises_no_rate_limit() -> None:
-    limited = {"rate-limit": {"rate": "5/s", "burst": 5, "max-wait": 0}, "retry": 1}
-    async with services(), dispatcher_of(versions(50, policy=limited)) as dispatcher:
-        results = [await dispatcher.execute("work", user=f"user-{number}") for number in range(40)]
-        assert Counter(result.outcome for result in results) == {Outcome.SUCCESS: 5, Outcome.THROTTLED: 35}
-
-
-async def test_retries_stay_on_the_version() -> None:
-    policy = {"retry": {"max-attempts": 3, "initial-backoff": 0.1}, "attempt-timeout": 1, "breaker": None}
-    calls: Counter[str] = Counter()
-
-    def slow_once(version: str) -> Callable[[dict[str, Any]], Any]:
-        async def invoke(_: dict[str, Any]) -> str:
-            calls[version] += 1
-            if calls[version] == 1:
-                await asyncio.sleep(60)
-            return version
-
-        return invoke
-
-    async with contextlib.AsyncExitStack() as stack:
-        for version in (ONE, TWO):
-            at = {key.replace("-", "_"): topic for key, topic in topics(version).items()}
-            await stack.enter_async_context(serving(slow_once(version), **at))
-        dispatcher = await stack.enter_async_context(dispatcher_of(versions(100, policy=policy, idempotent=True)))
-        result = await dispatcher.execute("work")
-        assert (result.text, result.attempts) == (TWO, 2)
-        assert calls == {TWO: 2}
-
-
-async def test_equal_calls_of_two_versions_share_nothing() -> None:
-    gate = asyncio.Event()
-
-    def waiting(version: str) -> Callable[[dict[str, Any]], Any]:
-        async def invoke(_: dict[str, Any]) -> str:
-            await gate.wait()
-            return version
-
-        return invoke
-
-    async with contextlib.AsyncExitStack() as stack:
-        for version in (ONE, TWO):
-            at = {key.replace("-", "_"): topic for key, topic in topics(version).items()}
-            await stack.enter_async_context(serving(waiting(version), **at))
-        tools = versions(0, policy={"single-flight": True}, **{"read-only": True})
-        dispatcher = await stack.enter_async_context(dispatcher_of(tools))
-        calls = [asyncio.create_task(dispatcher.call("work", version=version)) for version in ("1", "2")]
-        await advance(1)
-        gate.set()
-        assert await asyncio.gather(*calls) == [ONE, TWO]
-
-
-# -- metrics --------------------------------------------------------------------------------------------------------
-async def test_calls_are_counted_by_version_until_the_version_is_removed() -> None:
-    board = Board()
-    async with services(), telling(board.telemetry(), versions(0)) as dispatcher:
-        for version in ("1", "2", "2"):
-            await dispatcher.call("work", version=version)
-        assert (board[f"version_calls_total work {ONE} ok"], board[f"version_calls_total work {TWO} ok"]) == (1, 2)
-        assert board["calls_total work success"] == 3
-        assert board["circuit_state work closed"] == 2, "a circuit for each version"
-        await dispatcher.reload(versions(None, ONE))
-        await advance(RETENTION_S + 1)
-        assert f"version_calls_total work {TWO} ok" not in board.read()
-        assert board[f"version_calls_total work {ONE} ok"] == 1
-        await dispatcher.reload(Catalog.empty())
-        await advance(RETENTION_S + 1)
-        assert not [key for key in board.read() if " work " in f"{key} "]
-
-
-async def test_a_tool_without_a_version_has_no_series_by_version() -> None:
-    board = Board()
-    catalog = Catalog.of(
-        [{"id": "lab", **topics(ONE)}],
-        [{"type": "tool-service", "name": "work", "description": "Works.", "service": "lab"}],
-    )
-    async with services(ONE), telling(board.telemetry(), catalog) as dispatcher:
-        await dispatcher.call("work")
-        assert not [key for key in board.read() if key.startswith("version_calls")]
-
-
-# -- instances ------------------------------------------------------------------------------------------------------
-async def test_a_requirement_restricts_the_instances_of_one_service() -> None:
-    def lab(*names: str) -> Mapping[str, Any]:
-        instances = [{"id": name, "version": name, **topics(name)} for name in names]
-        return {"id": "lab", **topics("lab"), "instances": instances}
-
-    tool = {"type": "tool-service", "description": "Works.", "service": "lab"}
-    tools = [{**tool, "name": "any"}, {**tool, "name": "second", "requires": "^2"}]
-    async with services() as made, dispatcher_of(Catalog.of([lab(ONE, TWO)], tools)) as dispatcher:
-        assert Counter([await dispatcher.call("any") for _ in range(6)]) == {ONE: 3, TWO: 3}
-        assert {await dispatcher.call("second") for _ in range(6)} == {TWO}
-        await dispatcher.reload(Catalog.of([lab(ONE)], tools))
-        with pytest.raises(RejectedError, match=r"requires version '\^2' of 'lab', and there are 1\.4\.0") as caught:
-            await dispatcher.call("second")
-        assert caught.value.type == "version-mismatch"
-        assert await dispatcher.call("any") == ONE
-        assert made.calls[TWO] == 9
-
-
-# -- a rollout under load -------------------------------------------------------------------------------------------
-@pytest.mark.long
-async def test_a_share_of_calls_without_a_user_and_no_user_on_both_versions() -> None:
-    async with services() as made, dispatcher_of(versions(5)) as dispatcher:
-        seen: dict[str, set[str]] = {}
-
-        async def call(caller: int) -> None:
-            for number in range(CALLS_VERSIONS // CALLERS // 2):
-                await dispatcher.call("work")
-                if number % 4 == 0:
-                    user = f"user-{(caller * 7 + number) % 500}"
-                    seen.setdefault(user, set()).add(await dispatcher.call("work", user=user))
-
-        async with asyncio.TaskGroup() as callers:
-            for caller in range(CALLERS):
-                callers.create_task(call(caller))
-        users = sum(len(found) for found in seen.values())
-        assert users == len(seen) == 500
-        assert made.calls[TWO] > 0
-    async with services() as made, dispatcher_of(versions(5)) as dispatcher:
-        for _ in range(CALLS_VERSIONS):
-            await dispatcher.call("work")
-        share = made.calls[TWO] / CALLS_VERSIONS
-        assert abs(share - 0.05) < by_profile(short=0.0065, long=0.003)  # three standard deviations, or 4.3
-
-
-@pytest.mark.long
-async def test_a_rollout_from_0_to_100_and_back_under_load_fails_no_call() -> None:
-    """64 callers with and without users, while the share is changed and a version is removed and returns."""
-    async with services() as made, dispatcher_of(versions(0)) as dispatcher:
-        ended, results = asyncio.Event(), Counter[str]()
-
-        async def call(caller: int) -> None:
-            number = 0
-            while not ended.is_set():
-                number += 1
-                user = "" if caller % 2 else f"user-{number % 50}"
-                result = await dispatcher.execute("work", user=user)
-                assert result.error is None, result.error
-                results[result.text] += 1
-                await asyncio.sleep(0.03)
-
-        async with asyncio.TaskGroup() as callers:
-            for caller in range(CALLERS):
-                callers.create_task(call(caller))
-            for share in (0, 1, 5, 25, 50, 100, 50, 25, 5, 1, 0):
-                await dispatcher.reload(versions(share))
-                before = made.calls.copy()
-                await advance(0.3)
-                if share in (0, 100):
-                    await advance(0.3)
-                    gone = TWO if share == 0 else ONE
-                    assert made.calls[gone] - before[gone] <= CALLERS, "calls that had begun"
-            await dispatcher.reload(versions(None, ONE))
-            await advance(
-                by_profile(short=1.0, long=RETENTION_S + 1)
-            )  # in the long form the canary's guards are dropped
-            await dispatcher.reload(versions(50))
-            await advance(1)
-            ended.set()
-        assert sum(results.values()) == sum(made.calls.values())
-        assert min(results[ONE], results[TWO]) > 1_000
-
-
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {"topic": {"type": "string", "enum": ["cats", "dogs"]}, "words": {"type": ["integer", "null"]}},
-    "required": ["topic"],
-    "additionalProperties": False,
-}
-TOOLS = catalog(
-    work={
-        "description": "Does work.",
-        "arguments": [
-            {"name": "topic", "type": "string", "description": "What about.", "required": True},
-            {"name": "length", "type": "integer", "description": "How long.", "required": False},
-            {"name": "style", "type": "string", "description": "Which way."},
-        ],
-    },
-    bare={},
-    schema={"input-schema": SCHEMA},
-    report={"output-schema": {"type": "array", "items": {"type": "string"}}, "policy": {"max-result-chars": 400}},
-)
-
-
-async def test_a_tool_is_called_with_named_arguments_on_behalf_of_its_user() -> None:
-    service = Service(lambda arguments: f"about {arguments['topic']}")
-    async with stand(service, TOOLS) as (dispatcher, _):
-        tool = dispatcher.tool("work", user="alice")
-        assert await tool.invoke(topic="cats") == "about cats"
-        assert [chunk async for chunk in tool.stream(topic="dogs")] == ["about dogs"]
-        assert service.requests == [({}, {"topic": "cats"}, "alice"), ({}, {"topic": "dogs"}, "alice")]
-        assert (tool.name, tool.description, tool.user) == ("work", "Does work.", "alice")
-        assert (tool.read_only, tool.destructive) == (False, None)
-        assert repr(tool) == "BoundTool('work')"
-
-
-async def test_no_name_of_an_argument_is_taken() -> None:
-    service = Service(lambda arguments: "done")
-    names: dict[str, Any] = {"self": 1, "tool": 2, "user": 3, "timeout": 4, "arguments": 5, "name": 6}
-    async with stand(service, TOOLS) as (dispatcher, _):
-        tool = dispatcher.tool("work")
-        await tool.invoke(**names)
-        assert [chunk async for chunk in tool.stream(**names)] == ["done"]
-    assert service.requests == [({}, names, "")] * 2
-
-
-async def test_its_parameters_are_a_json_schema() -> None:
-    async with stand(lambda _: "done", TOOLS) as (dispatcher, _):
-        assert dispatcher.tool("work").parameters == {
-            "type": "object",
-            "properties": {
-                "topic": {"type": "string", "description": "What about."},
-                "length": {"type": "integer", "description": "How long."},
-                "style": {"type": "string", "description": "Which way."},
-            },
-            "required": ["topic"],
-        }
-        assert dispatcher.tool("bare").parameters == {"type": "object", "properties": {}, "required": []}
-
-
-async def test_its_parameters_are_a_copy_of_its_input_schema() -> None:
-    async with stand(lambda _: "done", TOOLS) as (dispatcher, _):
-        parameters = dispatcher.tool("schema").parameters
-        assert parameters == SCHEMA
-        assert type(parameters["properties"]["words"]["type"]) is list
-        parameters["properties"].clear()
-        assert dispatcher.tool("schema").parameters == SCHEMA
-        assert await dispatcher.tool("schema").invoke(topic="cats") == "done"
-
-
-async def test_it_raises_what_a_call_raises() -> None:
-    def work(_: Any) -> None:
-        raise ValueError("no such city")
-
-    async with stand(work, TOOLS) as (dispatcher, _):
-        tool = dispatcher.tool("work")
-        with pytest.raises(ToolError, match="no such city"):
-            await tool.invoke()
-        with pytest.raises(InvalidArgumentsError):
-            await tool.invoke(topic=object())
-
-
-async def test_its_results_are_formatted_for_a_model() -> None:
-    answers = iter(['[ "a" ]', "[7]", json.dumps(["word"] * 500)])
-    async with stand(lambda _: next(answers), TOOLS) as (dispatcher, _):
-        tool = dispatcher.tool("report", user="alice")
-        assert tool.format_result(await tool.execute()) == {"content": [{"type": "text", "text": '["a"]'}]}
-        error, answer = tool.format_result(await tool.execute())["content"]
-        assert json.loads(error["text"])["error"] == "invalid-output"
-        assert "/0 must be a string, not an integer" in error["text"]
-        assert answer["text"] == "[7]"
-        (part,) = tool.format_result(await tool.execute())["content"]
-        assert len(part["text"]) <= 400
-        found = re.search(r'read_result\(handle="(.+)", offset=(\d+)\)', part["text"])
-        assert found is not None
-        handle, offset = found[1], int(found[2])
-        rest = dispatcher.results.read(handle, offset=offset, user="alice")
-        assert json.loads(part["text"][:offset] + rest.text) == ["word"] * 500
-        assert await dispatcher.results.tool("alice").invoke(handle=handle, offset=offset) == rest.text
-        with pytest.raises(InvalidArgumentsError, match="no stored result has this handle"):
-            dispatcher.results.read(handle, user="bob")
-        unknown = tool.format_result(await dispatcher.execute("missing"))
-        assert unknown["isError"]
-        await dispatcher.reload(catalog())  # the tool is removed
-        assert len(tool.format_result(CallResult("report", Outcome.SUCCESS, '["a", "b"]'))["content"]) == 1
-
-
-async def test_an_answer_is_what_a_model_reads() -> None:
-    answers = iter(["[]", '["a"]', "[7]"])
-    async with stand(lambda _: next(answers), TOOLS) as (dispatcher, _):
-        users: list[tuple[str, bool]] = []
-        dispatcher.on_call(lambda call: users.append((call.user, call.by_model)))
-        tool = dispatcher.tool("report", user="alice")
-        assert await tool.answer({}) == ("[]", False, None)
-        assert await tool.answer({}, user="bob") == ('["a"]', False, None)
-        assert users == [("alice", True), ("bob", True)]
-        invalid = await tool.answer({})
-        assert (invalid.is_error, invalid.error) == (True, None)
-        assert invalid.text.endswith("\n[7]")
-        await dispatcher.reload(catalog())
-        removed = await tool.answer({})
-        assert removed.error is not None
-        assert json.loads(removed.text)["error"] == removed.error.type == "unknown-tool"
-        assert dispatcher.format_result(await dispatcher.execute("report"))["isError"]
