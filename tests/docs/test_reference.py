@@ -1,9 +1,14 @@
-"""The generated reference pages have an entry for everything, and every entry has a description."""
+"""The generated reference pages have an entry for everything, and every entry has a description.
+Names with hyphens in the sentences of pages exist: policy keys, error types, message properties, states.
+docs/reference/wire.md: payloads and topics agree with the code.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -17,18 +22,32 @@ import dispatch.schemas
 import dispatch.search
 import dispatch.testing
 import dispatch.toolkit
+from dispatch.adapters import FRAMEWORKS, Style
 from dispatch.catalog import load_directory
 from dispatch.catalog.items import SERVICE_KEYS, TOOL_KEYS
 from dispatch.cli.app import app
 from dispatch.cli.check import plan_of
 from dispatch.errors import DispatchError, Outcome
 from dispatch.messaging import wire
+from dispatch.messaging.wire import ErrorInfo, Reply, encode_reply, encode_request
+from dispatch.permissions.grants import Reason
 from dispatch.policy import Policy
 from dispatch.protocol import DEFAULT_SETTINGS, frames
 from dispatch.protocol.events import Failure
+from dispatch.relay import RelayConfig
+from dispatch.resilience.breaker import State
+from dispatch.telemetry.gauges import REJECTIONS
+from dispatch.trustgraph.config import (
+    ConfigKey,
+    ConfigPush,
+    ConfigRequest,
+    ConfigResponse,
+    ConfigValue,
+    WorkspaceChanges,
+)
 from docs.generators import command_line, constants, dashboards, docstrings, metrics, policy_keys, protocol
 from docs.generators.pages import GENERATORS, MARKER, changed
-from tests.docs.pages import PAGES, ROOT
+from tests.docs.pages import PAGES, ROOT, page_id, prose
 
 CELLS = re.compile(r"(?<!\\)\|")
 
@@ -165,3 +184,86 @@ def test_every_generator_has_a_page_which_has_its_text() -> None:
     names = [name for page in PAGES for name in MARKER.findall(page.read_text(encoding="utf-8"))]
     assert sorted(names) == sorted(GENERATORS)
     assert [str(page.relative_to(ROOT)) for page in changed()] == [], "the code has changed; write them with: make docs"
+
+
+NAME = re.compile(r'"?[a-z]+(?:-[a-z]+)+"?')
+OTHERS = {
+    *("pulsar-client", "prometheus-client", "opentelemetry-api", "jsonschema-rs", "trustgraph-flow"),  # packages
+    *("tool-service", "request-queue", "response-queue", "config-params", "output-schema", "read-only"),  # descriptors
+    *("input-schema", "applicable-states"),  # descriptors
+    *("mcp-tool", "on-change"),  # a type of TrustGraph's tools, a key of mcp.json
+    *("dispatch-overview", "dispatch-tool", "dispatch-instances"),  # uids of dashboards
+    *("call-off", "rejected-call"),  # rows of `python -m benchmarks.micro.guards`
+    *("forged-agent", "forged-open", "short-lived", "ours-defaults"),  # scenarios and contenders
+    *("item-refused", "item-shadowed", "change-held", "broker-lost", "broker-back"),  # kinds of events
+    *(name.replace("_", "-") for name in FRAMEWORKS),  # extras
+    *Style,  # forms of the APIs of models
+    "dispatch-quota",  # a subscription
+    "getkeys-all-ws",  # an operation of TrustGraph's config service
+    "injected-fault",  # the type of a fault's tool error
+    "stream-idle",
+    "stream-reader",  # values of `CallTimeoutError.limit_name`
+}
+
+
+def known() -> set[str]:
+    """The names of the generated reference, and those of :data:`OTHERS`."""
+    reference = "\n".join(make() for name, make in GENERATORS.items() if name != "changelog")
+    return (
+        {name.strip('"`') for name in re.findall(r"`[^`\n]+`", reference)}
+        | {str(state) for state in State}
+        | OTHERS
+        | {*RelayConfig.__struct_encode_fields__}
+        | {*get_args(Reason), *REJECTIONS}
+    )
+
+
+@pytest.fixture(scope="module")
+def names() -> set[str]:
+    return known()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "changelog.md"], ids=page_id)
+def test_the_names_with_hyphens_of_a_page_exist(page: Path, names: set[str]) -> None:
+    written = {code.strip('"') for code in re.findall(r"`([^`\n]+)`", prose(page)) if NAME.fullmatch(code)}
+    assert written - names == set()
+
+
+PAGE = (ROOT / "docs" / "reference" / "wire.md").read_text(encoding="utf-8")
+REQUESTS, RESPONSES = "non-persistent://tg/request/joke", "non-persistent://tg/response/joke"
+
+
+def test_the_topics_are_those_that_the_code_names() -> None:
+    named = {
+        wire.hello_topic(REQUESTS),
+        wire.instance_topic(REQUESTS, "joke-1"),
+        wire.announcement_topic(REQUESTS, RESPONSES),
+        wire.reply_topic(RESPONSES, "KEY-agent"),
+    }
+    values = {"<service>": "joke", "<n>": "4", "<instance>": "joke-1", "<key>": "KEY", "<name>": "agent"}
+    shown = set()
+    for name, namespace in re.findall(r"^\| `(dispatch-\S+)` \| (request|response) \|", PAGE, re.MULTILINE):
+        for placeholder, value in values.items():
+            name = name.replace(placeholder, value)
+        shown.add(f"non-persistent://tg/{namespace}/{name}")
+    assert shown == named
+
+
+def test_the_payloads_have_the_fields_that_the_code_writes() -> None:
+    request, reply = re.findall(r"^\| (?:request|reply) \| `(.+?)`", PAGE, re.MULTILINE)
+    assert set(json.loads(encode_request("{}", "{}", "alice"))) == set(re.findall(r'"(\w+)"', request))
+    assert set(json.loads(encode_reply(Reply(response="x", end_of_stream=True)))) <= set(re.findall(r'"(\w+)"', reply))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("config request", ConfigRequest(keys=(ConfigKey(),))),
+        ("config response", ConfigResponse(error=ErrorInfo())),
+        ("config value", ConfigValue()),
+        ("config notification", ConfigPush(workspace_changes=WorkspaceChanges())),
+    ],
+)
+def test_messages_of_the_config_service_have_the_fields_that_the_code_writes(row: str, message: msgspec.Struct) -> None:
+    (shown,) = re.findall(rf"^\| {row} \| `(.+?)`", PAGE, re.MULTILINE)
+    assert re.findall(r'"(\w+)"', shown) == re.findall(r'"(\w+)":', msgspec.json.encode(message).decode())

@@ -1,7 +1,7 @@
 """A TCP proxy before a genuine broker that loses Pulsar messages at random, as a process: ``LossyProxy(host, port)``.
 
 Whole messages vanish without a word, in both directions, as they do in a broker that drops; the connection stays healthy
-(:mod:`tests.helpers.lossy_proxy_connection` says how). There can be only one broker behind it.
+(:class:`_Side` says how). There can be only one broker behind it.
 
 Plain TCP only. On a persistent subscription a lost message stays unacknowledged until the consumer connects anew.
 """
@@ -13,14 +13,255 @@ import ctypes
 import mmap
 import random
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+from collections import deque
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from tests.helpers.lossy_proxy_connection import Exchange
+PRODUCER, SEND, SEND_RECEIPT, SEND_ERROR, MESSAGE, FLOW, CLOSE_PRODUCER, LOOKUP_RESPONSE = 5, 6, 7, 8, 9, 11, 15, 24
+
+MAX_FRAME = 64 << 20
+"""Bytes; what claims to be larger is no frame. Brokers take 5 MiB unless configured otherwise."""
+
+Field = tuple[int, int | bytes]
+
+
+def encode(fields: Iterable[Field]) -> bytes:
+    """A message of numbers and byte strings."""
+    out = bytearray()
+
+    def varint(value: int) -> None:
+        while value > 0x7F:
+            out.append(value & 0x7F | 0x80)
+            value >>= 7
+        out.append(value)
+
+    for number, value in fields:
+        if isinstance(value, int):
+            varint(number << 3)
+            varint(value)
+        else:
+            varint(number << 3 | 2)
+            varint(len(value))
+            out.extend(value)
+    return bytes(out)
+
+
+def decode(data: bytes) -> Iterator[Field]:
+    """The numbers and byte strings of a message by field number; ValueError: not such a message."""
+    at, end = 0, len(data)
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while at < end and shift < 64:
+            byte = data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+        raise ValueError("a varint does not end")
+
+    while at < end:
+        key = varint()
+        if key & 7 == 0:
+            yield key >> 3, varint()
+        elif key & 7 == 2:
+            size = varint()
+            if at + size > end:
+                raise ValueError("a byte string does not end")
+            yield key >> 3, data[at : at + size]
+            at += size
+        else:
+            raise ValueError("a field that no command has")
+
+
+def frame(type: int, fields: Iterable[Field]) -> bytes:
+    """A command without a payload, as it goes over the wire."""
+    command = encode([(1, type), (type, encode(fields))])
+    return struct.pack(">II", len(command) + 4, len(command)) + command
+
+
+class Frames:
+    """Cuts a stream of bytes into frames: 4 bytes of size, and as many bytes. What came in one piece is not copied."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._have = 0
+        self._need = 4
+
+    def feed(self, data: bytes) -> Iterator[memoryview]:
+        """The frames, size included, that ``data`` completes; ValueError: not Pulsar's protocol."""
+        if self._parts:
+            self._parts.append(data)
+            self._have += len(data)
+            if self._have < self._need:
+                return
+            data = b"".join(self._parts)
+            self._parts.clear()
+        view, at, end = memoryview(data), 0, len(data)
+        self._need = 4
+        while end - at >= 4:
+            (size,) = struct.unpack_from(">I", data, at)
+            if not 4 < size <= MAX_FRAME:
+                raise ValueError("not Pulsar's protocol (the proxy speaks no TLS)")
+            if end - at < size + 4:
+                self._need = size + 4
+                break
+            yield view[at : at + size + 4]
+            at += size + 4
+        if at < end:
+            self._parts.append(data[at:])
+            self._have = end - at
+
+
+def command_of(whole: memoryview) -> bytes:
+    (size,) = struct.unpack_from(">I", whole, 4)
+    if size > len(whole) - 8:
+        raise ValueError("a command that is longer than its frame")
+    return bytes(whole[8 : 8 + size])
+
+
+def type_of(whole: memoryview) -> int:
+    """The command's type. Everybody writes it first; Protocol Buffers would allow another order."""
+    if len(whole) > 9 and whole[8] == 0x08 and whole[9] < 0x80:
+        return whole[9]
+    return int(dict(decode(command_of(whole))).get(1, 0))
+
+
+def body_of(whole: memoryview) -> list[Field]:
+    """The fields of the command: BaseCommand keeps them under the number that is the command's type."""
+    command = dict(decode(command_of(whole)))
+    body = command.get(int(command.get(1, 0)))
+    if not isinstance(body, bytes):
+        raise ValueError("a command without its body")
+    return list(decode(body))
+
+
+def numbers_of(whole: memoryview) -> dict[int, int]:
+    """Those of the command's fields that are numbers."""
+    return {number: value for number, value in body_of(whole) if isinstance(value, int)}
+
+
+def batch_size(whole: memoryview) -> int:
+    """How many messages a MESSAGE holds, each of which costs a permit: a field of the metadata behind the command."""
+    at = 8 + int.from_bytes(whole[4:8])
+    if bytes(whole[at : at + 2]) == b"\x0e\x02":  # the broker's own metadata come first
+        at += 6 + int.from_bytes(whole[at + 2 : at + 6])
+    if bytes(whole[at : at + 2]) == b"\x0e\x01":  # a checksum
+        at += 6
+    size = int.from_bytes(whole[at : at + 4])
+    metadata = bytes(whole[at + 4 : at + 4 + size])
+    if b"\x58" not in metadata:  # the field's tag; most have none, and need no decoding
+        return 1
+    return int(dict(decode(metadata)).get(11, 1))
+
+
+Pieces = list[memoryview | bytes]
+
+
+class Tally(Protocol):
+    """The chances, which may change at any time, and the counts. A batch counts as what it holds."""
+
+    loss_out: float
+    loss_in: float
+    dropped_sends: int
+    dropped_messages: int
+    passed_sends: int
+    passed_messages: int
+
+
+class Exchange:
+    """One client's connection, without the sockets: what came from one side, and what goes to which side for it."""
+
+    def __init__(self, url: str, tally: Tally, dice_out: random.Random, dice_in: random.Random) -> None:
+        self._url = url.encode()
+        self._tally = tally
+        self._dice_out, self._dice_in = dice_out, dice_in
+        self._from_client, self._from_broker = Frames(), Frames()
+        # By producer: what waits for its receipt, oldest first, and the forged receipts which have to wait behind it.
+        self._unreceipted: dict[int, deque[tuple[int, bytes | None]]] = {}
+
+    def from_client(self, data: bytes) -> tuple[Pieces, Pieces]:
+        """What goes to the broker, and what goes back to the client."""
+        onward: Pieces = []
+        back: Pieces = []
+        for whole in self._from_client.feed(data):
+            type = type_of(whole)
+            if type == SEND and self._loses(whole, back):
+                continue
+            if type == PRODUCER:
+                self._unreceipted.pop(numbers_of(whole)[2], None)
+            onward.append(whole)
+        return onward, back
+
+    def from_broker(self, data: bytes) -> tuple[Pieces, Pieces]:
+        """What goes to the client, and what goes back to the broker."""
+        onward: Pieces = []
+        tally, permits = self._tally, dict[int, int]()
+        for whole in self._from_broker.feed(data):
+            type = type_of(whole)
+            if type == MESSAGE:
+                count = batch_size(whole)
+                if self._dice_in.random() < tally.loss_in:
+                    consumer = numbers_of(whole)[1]
+                    permits[consumer] = permits.get(consumer, 0) + count
+                    tally.dropped_messages += count
+                    continue
+                tally.passed_messages += count
+            onward.append(self._through_proxy(whole) if type == LOOKUP_RESPONSE else whole)
+            if type in (SEND_RECEIPT, SEND_ERROR):
+                onward.extend(self._receipts_behind(numbers_of(whole)))
+            elif type == CLOSE_PRODUCER:  # the broker's own wish: the client will send everything unreceipted again
+                self._unreceipted.pop(numbers_of(whole)[1], None)
+        return onward, [frame(FLOW, [(1, consumer), (2, count)]) for consumer, count in permits.items()]
+
+    def _loses(self, whole: memoryview, back: Pieces) -> bool:
+        send = numbers_of(whole)
+        producer, sequence, count = send[1], send[2], send.get(3, 1)
+        waiting = self._unreceipted.get(producer)
+        if self._dice_out.random() >= self._tally.loss_out:
+            self._tally.passed_sends += count
+            if waiting is None:
+                waiting = self._unreceipted[producer] = deque()
+            waiting.append((sequence, None))
+            return False
+        self._tally.dropped_sends += count
+        receipt: list[Field] = [(1, producer), (2, sequence), (3, encode([(1, 0), (2, 0)]))]
+        if 6 in send:
+            receipt.append((4, send[6]))  # the last sequence id of a batch
+        forged = frame(SEND_RECEIPT, receipt)
+        if waiting is None:
+            back.append(forged)
+        else:
+            waiting.append((sequence, forged))
+        return True
+
+    def _receipts_behind(self, receipt: dict[int, int]) -> Iterator[bytes]:
+        producer = receipt[1]
+        waiting = self._unreceipted.get(producer)
+        if waiting is None or waiting[0][0] != receipt[2]:
+            return
+        waiting.popleft()
+        while waiting and (forged := waiting[0][1]) is not None:
+            yield forged
+            waiting.popleft()
+        if not waiting:
+            del self._unreceipted[producer]
+
+    def _through_proxy(self, whole: memoryview) -> bytes:
+        # Not the field proxy_through_service_url: with that, a client makes a second connection for its topics.
+        response = [field for field in body_of(whole) if field[0] != 2]  # 2: the address for TLS
+        return frame(
+            LOOKUP_RESPONSE, [(1, self._url) if number == 1 else (number, value) for number, value in response]
+        )
+
 
 ROOT = Path(__file__).parents[2]
 

@@ -4,6 +4,9 @@ Calls of tools with permissions: a refused call sends nothing and charges no gua
 The audit log: one line for each decision on a tool with permissions.
 Visibility of tools with permissions: a user sees, and errors name, the tools that the user may call.
 Permissions from an application's callable: when it is asked, how long calls wait for it, and its failures.
+An edit of a value from 1 to ``true`` or 1.0 was not in force: in Python the three are equal.
+The descriptor key ``permissions`` was accepted and shown, but every user could call the tool. It is enforced, without
+grants too; a value that is not understood is an error, because a restriction that is ignored is worse than none.
 """
 
 from __future__ import annotations
@@ -23,23 +26,95 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import dispatch
+from benchmarks.catalog.folder_edits import write_file
 from dispatch import CallResult, Catalog, Dispatcher, Grants, Outcome, RejectedError, Telemetry
 from dispatch._internal import RETENTION_S
+from dispatch.documents import FrozenDict
 from dispatch.errors import InvalidArgumentsError, ToolError
+from dispatch.permissions import GrantsFunction
 from dispatch.permissions.authorizer import CACHE_S, FAILURE_CACHE_S, LOOKUP_TIMEOUT_S
 from dispatch.resilience.breaker import State
 from dispatch.transports.memory import MemoryTransport
+from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, check, service_item, tool_item
 from tests.helpers.clock import advance
+from tests.helpers.descriptor_folder import SERVICE, TOOL, make_folder
 from tests.helpers.dispatcher_and_service import (
     BROKER,
     Service,
     catalog,
+    dispatching,
     serving,
     stand,
 )
-from tests.helpers.permitting_dispatcher import GRANTS, Directory, SpyTransport, permitting, read_stream
 from tests.helpers.run_profile import by_profile
 from tests.helpers.telemetry_capture import Board, Spans, telling
+
+GRANTS = Grants.of(
+    {"users": {"alice": ["tools:*"], "mallory": ["tools:*", "!tools:jokes"]}, "everyone": ["tools:time"]}
+)
+
+
+class SpyTransport(MemoryTransport):
+    """Counts the messages that are published, and the topics that are opened for it."""
+
+    def __init__(self) -> None:
+        super().__init__(BROKER)
+        self.messages = 0
+
+    async def publisher(self, *args: Any, **options: Any) -> Any:
+        self.messages += 1
+        return SpyPublisher(self, await super().publisher(*args, **options))
+
+
+class SpyPublisher:
+    """Counts its messages for a :class:`SpyTransport`."""
+
+    def __init__(self, transport: SpyTransport, publisher: Any) -> None:
+        self._transport = transport
+        self._publisher = publisher
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._publisher, name)
+
+    def publish(self, *args: Any, **options: Any) -> Any:
+        self._transport.messages += 1
+        return self._publisher.publish(*args, **options)
+
+
+class Directory:
+    """A callable that counts its requests."""
+
+    def __init__(self, grants: Collection[str] = ("tools:jokes",)) -> None:
+        self.grants = grants
+        self.asked: list[str] = []
+        self.error: Exception | None = None
+        self.seconds = 0.0
+
+    async def __call__(self, user: str) -> Collection[str]:
+        self.asked.append(user)
+        await asyncio.sleep(self.seconds)
+        if self.error is not None:
+            raise self.error
+        return self.grants
+
+
+@contextlib.asynccontextmanager
+async def permitting(
+    grants: Grants | GrantsFunction | None, transport: MemoryTransport | None = None, **options: Any
+) -> AsyncIterator[Dispatcher]:
+    """A started dispatcher with two tools that require permissions, and one that requires none."""
+    tools = catalog(
+        jokes={"permissions": ["tools:jokes"], "tags": ["fun"]},
+        time={"permissions": ["tools:time"], "tags": ["fun"]},
+        jokers={"tags": ["fun"]},
+    )
+    async with Dispatcher(transport or MemoryTransport(BROKER), tools, grants=grants, **options) as dispatcher:
+        yield dispatcher
+
+
+async def read_stream(dispatcher: Dispatcher, tool: str, user: str) -> str:
+    return "".join([chunk async for chunk in dispatcher.stream(tool, user=user)])
+
 
 ONE, TWO = "1.4.0", "2.0.0"
 CALLS_VERSIONS = by_profile(short=10_000, long=100_000)
@@ -853,3 +928,81 @@ async def test_close_ends_calls_that_wait_for_permissions_and_later_ones_fail_as
         later = await dispatcher.execute("jokes", user="bob")
         assert later.error is not None
         assert later.error.type == "closed"
+
+
+class Echo(dispatch.ToolService):
+    async def invoke(self, config: dict[str, object], arguments: object, user: str = "") -> str:
+        return json.dumps(config)
+
+
+@pytest.mark.wall_clock
+async def test_the_service_receives_the_edited_value(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "tools")
+    write_file(folder, "tool-service/joke-service.json", SERVICE | {"config-params": [{"name": "limit"}]})
+    write_file(folder, "tool/tell-joke.json", TOOL | {"limit": 1})
+    broker = f"memory://{tmp_path.name}"
+    async with (
+        dispatch.ToolServer(Echo(), broker, service="joke"),
+        dispatch.connect(broker, dispatch.Folder(folder, id="jokes")) as dispatcher,
+    ):
+        for value in (1, True, 1.0, [1], [True], {"a": 1}, {"a": 1.0}):
+            write_file(folder, "tool/tell-joke.json", TOOL | {"limit": value})
+            await dispatcher.registry.refresh("jokes")
+            assert await dispatcher.call("tell-joke") == json.dumps({"limit": value})
+
+
+@pytest.mark.parametrize("other", [{"a": True}, {"a": 1.0}, {"a": 2}, {"b": 1}, {}])
+def test_frozen_objects_that_are_not_the_same_json_differ(other: dict[str, object]) -> None:
+    frozen = FrozenDict({"a": 1})
+    assert frozen != FrozenDict(other)
+    assert FrozenDict({"a": (frozen,)}) != FrozenDict({"a": (FrozenDict(other),)})
+    assert frozen == FrozenDict({"a": 1})
+    assert frozen == {"a": 1}
+
+
+INVALID: list[tuple[Any, str, str]] = [
+    ([], "permissions", "the list is empty"),  # may be meant as "no user may call it"
+    ("admin", "permissions", "not a list"),
+    ([""], "permissions[0]", "an empty text"),
+    (["tools:*"], "permissions[0]", "'*' and '!' are for grants"),
+    (["a", "!b"], "permissions[1]", "'*' and '!' are for grants"),
+    (["a b"], "permissions[0]", "a blank"),
+    ([1], "permissions[0]", "instead of a text"),
+]
+
+
+@pytest.mark.parametrize(
+    ("service", "tool"),
+    [({"permissions": ["lab"]}, {}), ({}, {"permissions": ["lab"]}), ({"permissions": ["a"]}, {"permissions": ["b"]})],
+)
+async def test_a_tool_with_permissions_is_not_called_without_grants(service: Any, tool: Any) -> None:
+    spy = Service(lambda _: "done")
+    async with serving(spy), dispatching(catalog(service=service, work=tool)) as dispatcher:
+        with pytest.raises(RejectedError) as caught:
+            await dispatcher.call("work", user="alice")
+    assert caught.value.type == "not-permitted"
+    assert spy.requests == []
+
+
+@pytest.mark.parametrize(("value", "key", "text"), INVALID)
+def test_a_value_that_is_not_understood_is_an_error_in_tools_and_services(value: Any, key: str, text: str) -> None:
+    for items in (
+        (service_item(), tool_item(TELL_JOKE | {"permissions": value})),
+        (service_item(JOKE_SERVICE | {"permissions": value}), tool_item()),
+    ):
+        (problem,) = check(*items)
+        assert problem.key == key
+        assert text in problem.problem
+        assert problem.fix
+
+
+def test_null_is_a_missing_key() -> None:
+    assert not check(service_item(JOKE_SERVICE | {"permissions": None}), tool_item(TELL_JOKE | {"permissions": None}))
+
+
+def test_a_config_param_of_that_name_goes_to_the_service() -> None:
+    service = JOKE_SERVICE | {"config-params": [{"name": "permissions"}]}
+    tool = {key: value for key, value in TELL_JOKE.items() if key != "style"}
+    descriptor = Catalog.of([service], [tool | {"permissions": "any"}]).tool("tell-joke")
+    assert descriptor.config == {"permissions": "any"}
+    assert descriptor.permissions == ()

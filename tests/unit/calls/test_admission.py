@@ -4,30 +4,70 @@ Guards against a bulkhead that is down from four places to none after a few canc
 places of those who left the line (hyx), and a limiter that keeps entries of callers who are gone.
 Places in the bulkhead that threads have after the end of their calls.
 Guards of tools that are removed and return, in virtual time.
+Of 300 concurrent calls of a tool of 2 or 5 s, 65 were answered: the others were refused after 1 s, as calls of an
+overloaded tool, though all could be answered within their 30 s.
+
+The wait for a permit follows the tool, and one burst is no overload.
+Of 1,000 concurrent calls of a healthy tool 81 % were refused as "too busy": 64 ran, 128 waited, and a line is short.
+
+The line is limited by waiting time, and the refusal names the dispatcher's own limit: the tool is not busy.
+Of 100 concurrent calls right after `connect`, all went to one of several instances when it announced itself 10 ms before the
+others: its handshake had ended by then.
+
+In the first 50 ms after the first instance four calls at once are sent, so that a burst finds the others, too.
+Of 30,000 calls on a busy machine, 500 a second, 305 were refused because calls had waited for 0.4 s.
+
+The queue stands when more calls arrive than are served for 2 s.
+A broker outage opened every tool's circuit breaker, and the death of one of several instances the whole tool's.
+
+A failure counts where it arose: a local one nowhere, that of one instance for this instance, and for the tool only while no
+other instance answers.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Callable
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from dispatch import Catalog, Dispatcher
+import dispatch
+from dispatch import CallResult, CallTimeoutError, Catalog, CircuitChanged, Dispatcher, Event, Origin, ThrottledError
 from dispatch._internal import RETENTION_S, Rejection
 from dispatch.calls.attempt import OCCUPIED_AFTER_S, Admission
 from dispatch.calls.guards import GuardKey, GuardRegistry, ToolGuards, create_rate_limiter
+from dispatch.devtools.localbroker import Endpoint
 from dispatch.errors import Outcome
 from dispatch.policy import Bulkhead, Policy, RateLimit
 from dispatch.resilience.aio import user_buckets
 from dispatch.resilience.breaker import BreakerRules, State
 from dispatch.resilience.bulkhead import QueueLimits
 from dispatch.resilience.rate_limit import LeakyBucket, RatePermit, UserBuckets, Waiter
+from dispatch.routing.discovery import SPREAD_S
 from dispatch.telemetry.observers import DispatcherObserver
+from dispatch.testing import Faults, FaultyTransport
+from dispatch.transports.base import RECONNECT_WAIT_S
+from dispatch.transports.memory import MemoryTransport
+from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.clock import advance, virtual_loop
-from tests.helpers.dispatcher_and_service import catalog, dispatching, serving
+from tests.helpers.dispatcher_and_service import (
+    BROKER,
+    REQUESTS,
+    RESPONSES,
+    Peer,
+    catalog,
+    dispatching,
+    read,
+    serving,
+    stand,
+)
+from tests.helpers.echo_service import Echo
+from tests.helpers.lossy_proxy import LossyProxy
 
 CALLS = 20_000
 
@@ -451,3 +491,480 @@ async def test_a_deleted_tool_keeps_its_breaker_its_bulkhead_its_budget_and_its_
         assert dispatcher.breaker("work").state is State.FORCED_OPEN
         again = dispatcher._running.guards_of(dispatcher._live.resolver.tool("work"))
         assert (again, again.budget, again.durations) == (guards, budget, durations)
+
+
+BURST_CALLS, PERMITS = 300, 64
+
+
+async def work(arguments: Any) -> str:
+    await asyncio.sleep(arguments["seconds"])
+    return "done"
+
+
+@contextlib.asynccontextmanager
+async def fleet(instances: int, **keys: Any) -> AsyncIterator[Dispatcher]:
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(instances):
+            await stack.enter_async_context(serving(work))
+        yield await stack.enter_async_context(dispatching(catalog(work=keys)))
+
+
+async def at_once(dispatcher: Dispatcher, seconds: float, count: int = BURST_CALLS) -> list[CallResult]:
+    return await asyncio.gather(*(dispatcher.execute("work", {"seconds": seconds}) for _ in range(count)))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "instances", "before", "is_repeatable"),
+    [
+        (0.1, 1, 0, False),
+        (0.1, 4, BURST_CALLS, True),
+        (1, 1, BURST_CALLS, True),
+        (1, 4, 1, False),
+        (2, 1, 1, True),
+        (2, 4, 0, False),
+        (5, 1, 0, True),
+        (5, 1, 1, False),
+        (5, 1, BURST_CALLS, False),
+        (5, 4, BURST_CALLS, True),
+    ],
+)
+async def test_burst_is_answered(seconds: float, instances: int, before: int, is_repeatable: bool) -> None:
+    """When nothing is known of the tool, after a call, and after another burst."""
+    async with fleet(instances, **{"read-only": is_repeatable}) as dispatcher:
+        if before:
+            await at_once(dispatcher, seconds, before)
+        results = await at_once(dispatcher, seconds)
+        assert Counter(result.outcome for result in results) == {"success": BURST_CALLS}
+
+
+async def test_first_burst_is_spread_over_instances_that_announce_themselves_a_little_later() -> None:
+    executed: Counter[str] = Counter()
+
+    def serve_as(name: str) -> Callable[[Any], Awaitable[str]]:
+        async def work(_arguments: Any) -> str:
+            executed[name] += 1
+            await asyncio.sleep(1)
+            return "done"
+
+        return work
+
+    later = FaultyTransport(MemoryTransport(BROKER), Faults(latency=0.02, direction="out"))
+    await later.start()
+    async with serving(serve_as("first")), serving(serve_as("later"), broker=later), dispatching() as dispatcher:
+        results = await asyncio.gather(*(dispatcher.execute("work", {}) for _ in range(60)))
+        assert Counter(result.outcome for result in results) == {"success": 60}
+        assert max(executed.values()) <= 34
+    await later.close()
+
+
+async def test_first_calls_do_not_wait_for_further_instances() -> None:
+    async with serving(work), dispatching() as dispatcher:
+        began = asyncio.get_running_loop().time()
+        await at_once(dispatcher, 0, 4)
+        assert asyncio.get_running_loop().time() - began < 0.05
+
+
+async def test_first_calls_without_time_to_wait_go_to_the_instance_that_is_there() -> None:
+    async with serving(work), dispatching() as dispatcher:
+        results = await asyncio.gather(*(dispatcher.execute("work", {"seconds": 0}, timeout=0.05) for _ in range(20)))
+        assert Counter(result.outcome for result in results) == {"success": 20}
+
+
+async def test_burst_of_a_new_dispatcher_finds_the_places_that_a_closed_one_had() -> None:
+    """They were kept for the closed one for a second: a dispatcher that was restarted waited for places that were free."""
+    async with serving(work):
+        for _ in range(2):
+            async with dispatching() as dispatcher:
+                began = asyncio.get_running_loop().time()
+                results = await at_once(dispatcher, 1, PERMITS)
+                assert Counter(result.outcome for result in results) == {"success": PERMITS}
+                assert asyncio.get_running_loop().time() - began < 1.5
+
+
+@pytest.mark.parametrize("seconds", [1, 2, 5])
+async def test_burst_of_slow_calls_after_fast_ones_is_answered(seconds: float) -> None:
+    async with fleet(1) as dispatcher:
+        await at_once(dispatcher, 0.1)
+        results = await at_once(dispatcher, seconds)
+        assert Counter(result.outcome for result in results) == {"success": BURST_CALLS}
+
+
+async def test_burst_that_cannot_be_answered_whole_is_answered_as_far_as_it_can() -> None:
+    """Cold: 8 s each, so that three rounds of 64 end within the 30 s."""
+    async with fleet(1) as dispatcher:
+        results = await at_once(dispatcher, 8)
+        ends = Counter("success" if result.error is None else result.error.type for result in results)
+        assert ends["success"] >= 3 * (PERMITS - 4), "an instance keeps some of its places for other tools"
+        assert set(ends) == {"success", "bulkhead-full"}, "no call was executed in vain"
+
+
+async def test_tool_that_hangs_refuses_quickly_after_many_of_its_durations() -> None:
+    async with fleet(1) as dispatcher:
+        await at_once(dispatcher, 0.05, 10)
+        hanging = asyncio.create_task(at_once(dispatcher, 60, PERMITS))
+        await advance(1.5)
+        began = virtual_loop().time()
+        results = await at_once(dispatcher, 0.05, 100)
+        assert virtual_loop().time() == began
+        assert Counter(result.error.type for result in results if result.error is not None) == {"bulkhead-full": 100}
+        hanging.cancel()
+
+
+async def test_tool_of_which_nothing_is_known_and_that_hangs_refuses_after_half_of_the_time() -> None:
+    async with fleet(1) as dispatcher:
+        hanging = asyncio.create_task(at_once(dispatcher, 60, PERMITS))
+        await advance(0.01)
+        results = await at_once(dispatcher, 60, 100)
+        assert {result.error.type for result in results if result.error is not None} == {"bulkhead-full"}
+        assert max(result.duration for result in results) == pytest.approx(15, abs=0.1)
+        hanging.cancel()
+
+
+async def test_burst_on_a_third_party_service_that_does_one_request_at_a_time_is_answered() -> None:
+    """As TrustGraph's own joke service: 300 calls of 50 ms each take 15 s."""
+    async with Peer.as_service() as peer, dispatching() as dispatcher:
+
+        async def serve() -> None:
+            while True:
+                _, properties = await peer.request()
+                await asyncio.sleep(0.05)
+                await peer.answer(properties, "ha")
+
+        serving_all = asyncio.create_task(serve())
+        results = await asyncio.gather(*(dispatcher.execute("work") for _ in range(BURST_CALLS)))
+        assert Counter(result.outcome for result in results) == {"success": BURST_CALLS}
+        serving_all.cancel()
+
+
+MAX_WAIT_S = 1.0
+
+
+PLACES = 10_000
+
+
+async def answers_at_once(dispatcher: Dispatcher, count: int) -> list[CallResult]:
+    return await asyncio.gather(*(dispatcher.execute("work") for _ in range(count)))
+
+
+def taking(seconds: float) -> Any:
+    async def work(_arguments: Any) -> str:
+        await asyncio.sleep(seconds)
+        return "done"
+
+    return work
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.05])
+async def test_a_burst_that_is_worked_off_within_the_waiting_time_loses_no_call(seconds: float) -> None:
+    """1 ms, and what makes the 1,000th call wait for 0.8 s."""
+    async with stand(taking(seconds)) as (dispatcher, server):
+        for _ in range(2):  # also when it is known how long the tool takes
+            results = await answers_at_once(dispatcher, 1_000)
+            assert Counter(result.outcome for result in results) == {"success": 1_000}
+            await advance(2)
+        assert server.running == 0
+
+
+async def test_a_burst_after_slow_calls_is_not_refused_by_what_they_took() -> None:
+    """By the mean of the calls before it, the last of 1,000 would wait for 1.5 s; in fact for 15 ms."""
+    seconds = 0.1
+
+    async def work(_arguments: Any) -> str:
+        await asyncio.sleep(seconds)
+        return "done"
+
+    async with stand(work) as (dispatcher, _):
+        await answers_at_once(dispatcher, 64)
+        seconds = 0.001
+        results = await answers_at_once(dispatcher, 1_000)
+        assert Counter(result.outcome for result in results) == {"success": 1_000}
+
+
+async def test_no_call_waits_for_longer_than_the_limit() -> None:
+    async with stand(taking(0.1), policy=Policy(bulkhead=Bulkhead(max_wait=MAX_WAIT_S))) as (dispatcher, _):
+        await dispatcher.call("work", {})  # the first burst waits for further instances
+        results = await answers_at_once(dispatcher, 2_000)
+        refused = [result for result in results if not result.ok]
+        assert 500 <= len(results) - len(refused) <= 64 * 11, "as many as the tool does in that time"
+        assert max(result.duration for result in refused) <= MAX_WAIT_S + 0.001
+
+
+async def test_no_more_wait_than_there_are_places() -> None:
+    async with stand(taking(5), policy=Policy(bulkhead=Bulkhead(max_wait=MAX_WAIT_S))) as (dispatcher, _):
+        calls = asyncio.create_task(answers_at_once(dispatcher, 64 + PLACES + 100))
+        await advance(0.5)
+        assert dispatcher._running.queued() == {("work", "lab"): PLACES}
+        refused = [result.error.type for result in await calls if result.error is not None]
+        assert Counter(refused) == {"bulkhead-full": PLACES + 100}
+
+
+async def test_the_refusal_names_the_limit_of_the_dispatcher() -> None:
+    async with stand(taking(5), policy=Policy(bulkhead=Bulkhead(1, MAX_WAIT_S))) as (dispatcher, _):
+        results = await answers_at_once(dispatcher, 2)
+        (error,) = (result.error for result in results if result.error is not None)
+        assert isinstance(error, ThrottledError)
+        assert (error.type, error.rejected_by, error.outcome) == ("bulkhead-full", "bulkhead", "throttled")
+        assert error.message.startswith("Tool 'work' was not executed: the limit of calls in flight")
+        assert "bulkhead.max-concurrent-calls" in error.message
+        assert "bulkhead.max-wait" in error.message
+        assert "it has" not in error.message, "nothing is said about the tool"
+
+
+async def test_a_machine_that_is_too_busy_for_a_second_costs_waiting_and_no_call() -> None:
+    """64 calls at once of 0.2 s are 320 a second, and 500 arrive."""
+    loop = asyncio.get_running_loop()
+    async with serving(work), serving(work), dispatching(catalog(work={})) as dispatcher, asyncio.TaskGroup() as group:
+        began, calls = loop.time(), []
+        while (elapsed := loop.time() - began) < 4:
+            seconds = 0.2 if 1 <= elapsed < 2.2 else 0.02
+            calls.append(group.create_task(dispatcher.execute("work", {"seconds": seconds})))
+            await asyncio.sleep(0.002)
+    assert Counter(call.result().outcome for call in calls) == {"success": len(calls)}
+
+
+FOREVER = 1e9
+TWO_INSTANCES = ("one", "two")
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def working_for(seconds: float) -> Callable[[Any], Any]:
+    """A tool that answers after so many seconds."""
+
+    async def work(_arguments: Any) -> str:
+        await asyncio.sleep(seconds)
+        return "done"
+
+    return work
+
+
+@contextlib.asynccontextmanager
+async def instances(
+    work: Callable[[Any], Any], *names: str, **keys: Any
+) -> AsyncIterator[tuple[Dispatcher, FaultyTransport, dict[str, FaultyTransport]]]:
+    """A dispatcher that knows these instances, its connection, and the connection of each instance."""
+    async with contextlib.AsyncExitStack() as stack:
+        connections: dict[str, FaultyTransport] = {}
+        for name in names:
+            connection = connections[name] = FaultyTransport(MemoryTransport(BROKER))
+            await connection.start()
+            stack.push_async_callback(connection.close)
+            await stack.enter_async_context(
+                serving(work, broker=connection, request_queue=REQUESTS, response_queue=RESPONSES, instance=name)
+            )
+        own = FaultyTransport(MemoryTransport(BROKER))
+        tool = catalog(work={key.replace("_", "-"): value for key, value in keys.items()})
+        dispatcher = await stack.enter_async_context(dispatching(tool, transport=own))
+        yield dispatcher, own, connections
+
+
+async def load(dispatcher: Dispatcher, rate: float, seconds: float) -> list[tuple[float, CallResult]]:
+    """Calls at this rate for so long: when each began, and its result."""
+    ended: list[tuple[float, CallResult]] = []
+
+    async def one() -> None:
+        began = now()
+        ended.append((began, await dispatcher.execute("work")))
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(round(rate * seconds)):
+            tasks.create_task(one())
+            await asyncio.sleep(1 / rate)
+    return ended
+
+
+def errors(results: list[CallResult]) -> Counter[str]:
+    return Counter("" if result.error is None else result.error.type for result in results)
+
+
+async def test_a_call_that_waits_for_an_instance_says_that_the_broker_was_lost() -> None:
+    async with instances(working_for(0.01), "one") as (dispatcher, connection, _):
+        calls = [asyncio.create_task(dispatcher.execute("work", timeout=3)) for _ in range(20)]
+        await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)  # the others wait for further instances
+        connection.disconnect(FOREVER)
+        found = errors(await asyncio.gather(*calls))
+        assert found == {"": 4, "disconnected": 16}
+
+
+async def test_a_call_without_time_for_the_instances_to_come_back_says_that_the_broker_was_lost() -> None:
+    async with instances(working_for(0.01), "one") as (dispatcher, connection, others):
+        await dispatcher.call("work")
+        others["one"].disconnect(FOREVER)
+        await advance(15)  # the instance is given up
+        connection.disconnect(1)
+        results = await asyncio.gather(*(dispatcher.execute("work", timeout=3) for _ in range(20)))
+        assert errors(results) == {"disconnected": 20}
+        assert "no instance has been heard since" in str(results[-1].error)
+
+
+async def test_after_an_outage_of_a_minute_calls_succeed_at_once() -> None:
+    async with instances(working_for(0.01), *TWO_INSTANCES) as (dispatcher, connection, _):
+        transitions: list[Event] = []
+        assert (await dispatcher.execute("work")).ok
+        dispatcher.on_event(transitions.append)
+        began, seconds = now(), 60.0
+        connection.disconnect(seconds)
+        ended = await load(dispatcher, 20, seconds + 10)
+        during = [result for at, result in ended if at < began + seconds - 1]
+        after = [result for at, result in ended if at >= began + seconds]
+        assert errors(during) == {"disconnected": len(during)}
+        assert max(result.duration for result in during) <= RECONNECT_WAIT_S + 0.01, (
+            "no call waits for its whole deadline"
+        )
+        assert all(result.attempts == 0 for result in during)
+        assert errors(after) == {"": len(after)}
+        assert transitions == []
+
+
+async def test_requests_whose_answers_an_outage_kept_away_are_no_failures_of_the_tool() -> None:
+    async with instances(working_for(1.0), *TWO_INSTANCES) as (dispatcher, connection, _):
+        transitions: list[Event] = []
+        assert (await dispatcher.execute("work")).ok
+        dispatcher.on_event(transitions.append)
+        calls = [asyncio.create_task(dispatcher.execute("work", timeout=3)) for _ in range(40)]
+        await advance(0.5)
+        connection.disconnect(10)
+        assert errors([await call for call in calls]) == {"timeout": 40}
+        assert {str(result.error.origin) for call in calls if (result := call.result()).error} == {"local"}
+        await advance(10)
+        assert errors(await asyncio.gather(*(dispatcher.execute("work") for _ in range(40)))) == {"": 40}
+        assert [view.failures for view in dispatcher.instances("lab")] == [0, 0]
+        assert transitions == []
+
+
+@pytest.mark.parametrize("policy", [{"rate-limit": {"rate": "1/s", "burst": 1, "max-wait": 0}}, {"bulkhead": 1}])
+async def test_while_the_broker_is_away_no_other_guard_is_asked(policy: dict[str, Any]) -> None:
+    async with instances(working_for(0.01), "one", policy=policy) as (dispatcher, connection, _):
+        assert (await dispatcher.execute("work")).ok
+        await advance(5)
+        connection.disconnect(RECONNECT_WAIT_S + 1)
+        results = await asyncio.gather(*(dispatcher.execute("work") for _ in range(20)))
+        assert errors(results) == {"disconnected": 20}
+        assert all(result.error is not None and not result.error.may_have_run for result in results)  # type: ignore[attr-defined]
+        await advance(5)
+        assert (await dispatcher.execute("work")).ok
+
+
+async def test_a_connection_that_is_back_within_ten_seconds_costs_no_call() -> None:
+    async with instances(working_for(0.01), "one") as (dispatcher, connection, _):
+        assert (await dispatcher.execute("work")).ok
+        connection.disconnect(RECONNECT_WAIT_S - 0.1)
+        assert errors(await asyncio.gather(*(dispatcher.execute("work") for _ in range(20)))) == {"": 20}
+
+
+@pytest.mark.parametrize("names", [TWO_INSTANCES, ("one",)])
+async def test_all_that_an_instance_had_when_it_died_is_one_failure(names: tuple[str, ...]) -> None:
+    """20 of the 40 requests, or all of them, end in the same moment."""
+    async with instances(working_for(1.0), *names, policy={"retry": 1}) as (dispatcher, _, connections):
+        transitions: list[Event] = []
+        for _ in names:  # a new instance gets one request at a time
+            assert (await dispatcher.execute("work")).ok
+        dispatcher.on_event(transitions.append)
+        calls = [asyncio.create_task(dispatcher.execute("work")) for _ in range(40)]
+        await advance(0.5)
+        connections["one"].disconnect(FOREVER)
+        lost = 40 // len(names)
+        ended = errors([await call for call in calls])
+        assert ended == Counter({"instance-lost": lost, "": 40 - lost})
+        assert dispatcher.breaker("work").state is State.CLOSED
+        assert [event for event in transitions if type(event).__name__ == "CircuitChanged"] == []
+
+
+async def test_an_instance_that_answers_nothing_closes_no_tool_while_another_answers() -> None:
+    policy = {"attempt-timeout": 0.5, "retry": 1, "outlier-detection": None}
+    async with instances(working_for(0.01), *TWO_INSTANCES, policy=policy) as (dispatcher, _, connections):
+        assert errors(await asyncio.gather(*(dispatcher.execute("work") for _ in range(4)))) == {"": 4}
+        connections["one"].disconnect(FOREVER)
+        for _ in range(10):  # in bursts: the ten that time out do so in a row
+            await asyncio.gather(*(dispatcher.execute("work") for _ in range(20)))
+        assert dispatcher.breaker("work").state is State.CLOSED
+        assert errors(await asyncio.gather(*(dispatcher.execute("work") for _ in range(20))))["circuit-open"] == 0
+
+
+async def test_a_tool_that_nearly_always_fails_is_left_alone_although_now_and_then_an_instance_answers() -> None:
+    """Each answer of one instance must not excuse what all the others fail meanwhile."""
+    calls = 0
+
+    async def nearly_still(_arguments: Any) -> str:
+        nonlocal calls
+        calls += 1
+        await asyncio.sleep(0.01 if calls % 10 == 0 else 60)
+        return "done"
+
+    policy = {"attempt-timeout": 0.5, "retry": 1, "outlier-detection": None}
+    async with instances(nearly_still, *"abcdefgh", policy=policy) as (dispatcher, _, _):
+        await advance(1)
+        for _ in range(60):
+            await dispatcher.execute("work")
+        assert dispatcher.breaker("work").state is State.OPEN
+
+
+@pytest.mark.parametrize("names", [TWO_INSTANCES, ("one",)])
+async def test_failures_of_all_instances_are_those_of_the_tool(names: tuple[str, ...]) -> None:
+    policy = {"attempt-timeout": 0.5, "retry": 1}
+    async with instances(working_for(0.01), *names, policy=policy) as (dispatcher, _, connections):
+        assert errors(await asyncio.gather(*(dispatcher.execute("work") for _ in range(4)))) == {"": 4}
+        await advance(SPREAD_S)  # until then the others would wait for further instances
+        for connection in connections.values():
+            connection.disconnect(FOREVER)
+        await asyncio.gather(*(dispatcher.execute("work") for _ in range(20 * len(names))))
+        assert dispatcher.breaker("work").state is State.OPEN
+
+
+async def test_the_failures_of_the_only_instance_left_are_those_of_the_tool() -> None:
+    policy = {"attempt-timeout": 0.5, "retry": 1}
+    async with instances(working_for(0.01), "one", policy=policy) as (dispatcher, _, connections):
+        async with serving(working_for(0.01), instance="two"):
+            await advance(2)
+            assert errors(await asyncio.gather(*(dispatcher.execute("work") for _ in range(4)))) == {"": 4}
+            assert len(dispatcher.instances("lab")) == 2
+        await advance(2)
+        connections["one"].disconnect(FOREVER)
+        await asyncio.gather(*(dispatcher.execute("work") for _ in range(20)))
+        assert dispatcher.breaker("work").state is State.OPEN
+
+
+async def test_a_stream_that_an_outage_cut_short_is_no_failure_of_the_tool() -> None:
+    async with instances(working_for(1.0), *TWO_INSTANCES) as (dispatcher, connection, _):
+        assert (await dispatcher.execute("work")).ok
+        streams = [asyncio.create_task(read(dispatcher.stream("work", timeout=3), [])) for _ in range(20)]
+        await advance(0.5)
+        connection.disconnect(10)
+        ended = await asyncio.gather(*streams, return_exceptions=True)
+        assert {(type(error), getattr(error, "origin", "")) for error in ended} == {(CallTimeoutError, Origin.LOCAL)}
+        assert dispatcher.breaker("work").state is State.CLOSED
+
+
+@pytest.mark.pulsar
+async def test_calls_succeed_as_soon_as_a_genuine_broker_answers_again(pulsar_endpoint: Endpoint) -> None:
+    """The broker hangs for some seconds: its connections stay open, which is the outage that is harder to notice."""
+    topic = unique_topic()
+    tool = catalog_of(topic, "work", guarded=True, **{"read-only": True})
+    async with (
+        LossyProxy.before(pulsar_endpoint.service_url) as broker,
+        dispatch.ToolServer(Echo(), broker.url, service=topic),
+        dispatch.connect(broker.url, tool) as dispatcher,
+    ):
+        assert broker.process is not None
+        assert (await dispatcher.execute("work")).ok
+        transitions: list[Event] = []
+        dispatcher.on_event(transitions.append)
+        calling = asyncio.create_task(load(dispatcher, 50, 9))
+        await asyncio.sleep(1)
+        broker.process.send_signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(4)
+            assert not dispatcher.is_connected
+        finally:
+            broker.process.send_signal(signal.SIGCONT)
+        back = now()
+        ended = await calling
+    first = min(began for began, result in ended if result.ok and began > back - 1)
+    assert first - back <= 3, "within 1 s, and within 3 s on a busy machine"
+    after = [result for began, result in ended if began >= first]
+    assert sum(result.ok for result in after) >= 0.99 * len(after)
+    assert [
+        each for each in transitions if isinstance(each, CircuitChanged) or getattr(each, "change", "") == "ejected"
+    ] == []

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,6 +25,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatch.errors import TransportError
 from dispatch.messaging.wire import (
     MAX_PROPERTY_BYTES,
     ErrorInfo,
@@ -46,11 +48,67 @@ from dispatch.testing.faults import (
     FaultSampler,
     malformed_payload,
 )
-from dispatch.transports import DurableMessage, Message, Mode, Transport, open_transport
+from dispatch.transports import DurableMessage, Message, Mode, Publisher, Transport, open_transport
 from dispatch.transports.memory import MemoryTransport
-from tests.helpers.faulty_connection import TOPIC, Seen, ends
 from tests.unit.transports import test_conformance as every
 from tests.unit.transports import test_conformance_durable as kept
+
+TOPIC = "non-persistent://tg/response/lab"
+
+
+class Seen:
+    """What arrives, as far as it can be read, and what publishing ended in."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.failures: list[TransportError] = []
+
+    def __call__(self, message: Message) -> None:
+        self.messages.append(message)
+
+    @property
+    def numbers(self) -> list[int]:
+        return [int(message.properties()["n"]) for message in self.messages]
+
+    def story(self) -> list[tuple[Any, ...]]:
+        """What can be compared between two runs."""
+        told: list[tuple[Any, ...]] = [(error.type, error.may_have_run) for error in self.failures]
+        for message in self.messages:
+            try:
+                told.append((message.data(), tuple(sorted(message.properties().items()))))
+            except (RuntimeError, UnicodeError) as error:
+                told.append((type(error).__name__,))
+        return told
+
+
+@contextlib.asynccontextmanager
+async def ends(
+    *faults: Faults, direction: str = "out", topic: str = TOPIC, mode: Mode = Mode.FANOUT
+) -> AsyncIterator[tuple[FaultyTransport, Callable[[int], None], Seen]]:
+    """A publisher and a subscriber on one broker; the connection of one of them has the faults."""
+    url = f"memory://faults-{next(names)}"
+    faulty, plain = FaultyTransport(MemoryTransport(url), *faults), MemoryTransport(url)
+    sending, receiving = (faulty, plain) if direction == "out" else (plain, faulty)
+    seen = Seen()
+    await faulty.start()
+    await plain.start()
+    try:
+        await receiving.subscribe(topic, seen, mode=mode, name="test")
+        publisher: Publisher = await sending.publisher(topic)
+
+        def publish(number: int) -> None:
+            payload = json.dumps({"error": None, "response": f"text {number}", "end_of_stream": True}).encode()
+            properties = {"n": str(number), Property.ID: f"{number:x}-0"}
+            try:
+                publisher.publish(payload, properties, flow="test", on_failure=seen.failures.append)
+            except TransportError as error:
+                seen.failures.append(error)
+
+        yield faulty, publish, seen
+    finally:
+        await faulty.close()
+        await plain.close()
+
 
 REQUESTS = "non-persistent://tg/request/joke"
 REPLIES = "non-persistent://tg/response/dispatch-reply-"
