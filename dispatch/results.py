@@ -250,7 +250,6 @@ class ResultStore:
 
     Args:
         max_bytes: memory of all results.
-        retention: seconds for which a result is stored.
         clock: returns seconds; monotonic.
         new_handle: returns an unguessable text.
     """
@@ -259,12 +258,10 @@ class ResultStore:
         self,
         *,
         max_bytes: int = MAX_BYTES,
-        retention: float = RETENTION_S,
         clock: Callable[[], float] = time.monotonic,
         new_handle: Callable[[], str] = lambda: secrets.token_urlsafe(16),
     ) -> None:
         self._max_bytes = max_bytes
-        self._retention = retention
         self._clock = clock
         self._new_handle = new_handle
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
@@ -292,7 +289,7 @@ class ResultStore:
             largest = max(self._bytes_of, key=lambda each: self._bytes_of[each])
             self._drop(next(iter(self._handles_of[largest])))
         handle = self._new_handle()
-        self._entries[handle] = _Entry(user, text, size, now + self._retention)
+        self._entries[handle] = _Entry(user, text, size, now + RETENTION_S)
         self._handles_of.setdefault(user, OrderedDict())[handle] = None
         self._bytes_of[user] = self._bytes_of.get(user, 0) + size
         self._bytes += size
@@ -312,7 +309,7 @@ class ResultStore:
             raise InvalidArgumentsError(
                 ErrorType.UNKNOWN_RESULT,
                 "No tool was executed: no stored result has this handle; results are stored for "
-                f"{self._retention / 60:g} minutes. Give the handle as the cut result names it, or call the tool again.",
+                f"{RETENTION_S / 60:g} minutes. Give the handle as the cut result names it, or call the tool again.",
             )
         total = len(entry.text)
         if not _is_number(offset) or not 0 <= offset <= total:

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from dispatch._internal import Clock, cancel_and_wait, loop_clock
+from dispatch._internal import cancel_and_wait, loop_clock
 from dispatch.errors import TransportError
 from dispatch.messaging.wire import TopicName
 from dispatch.resilience.breaker import CircuitBreaker, State
@@ -67,19 +67,18 @@ class FleetLink:
         transport: the dispatcher's connection.
         name: of the fleet.
         client_id: of the dispatcher.
-        time_of_day: seconds since the epoch.
 
     Attributes:
         core: the member.
         circuits: returns the circuit breakers of this dispatcher, with the labels of their tools.
     """
 
-    def __init__(self, transport: Transport, name: str, client_id: str, time_of_day: Clock = time.time) -> None:
+    def __init__(self, transport: Transport, name: str, client_id: str) -> None:
         self.name = name
         self.topic = fleet_topic(name)
         self._transport = transport
         self._client_id = client_id
-        self.core = Fleet(f"{client_id}-{os.urandom(3).hex()}", loop_clock(), time_of_day, client_id)
+        self.core = Fleet(f"{client_id}-{os.urandom(3).hex()}", loop_clock(), time.time, client_id)
         self.circuits: Callable[[], Iterable[tuple[str, CircuitBreaker]]] = tuple
         self._hints = _CircuitHints(self.core)
         self._publisher: Publisher | None = None

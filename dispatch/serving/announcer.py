@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from dispatch._internal import Randomness, cancel_and_wait
+from dispatch._internal import cancel_and_wait
 from dispatch.announcements.messages import (
     BYE,
     HERE,
@@ -52,7 +52,6 @@ class DescriptorAnnouncer:
         descriptors: returns the present ones.
         instance, incarnation: of the instance.
         stats: returns load and counters.
-        randomness: of waits.
 
     Raises:
         ValueError: the descriptors are too large, or not JSON.
@@ -67,13 +66,11 @@ class DescriptorAnnouncer:
         instance: str,
         incarnation: str,
         stats: Callable[[], Mapping[str, Any]],
-        randomness: Randomness = random.random,
     ) -> None:
         self._transport = transport
         self._topic = str(TopicName.parse(settings.topic))
         self._read = descriptors
         self._stats = stats
-        self._randomness = randomness
         self._descriptors = DescriptorParts(*descriptors())
         version = self._descriptors.ref.get("version")
         # The time orders the runs of an instance: late announcements of a former run are ignored.
@@ -119,7 +116,7 @@ class DescriptorAnnouncer:
             self._say(self._writer.write(HERE, self._descriptors))
         wait = HEARTBEAT_S
         while True:
-            await asyncio.sleep(wait * (1 + JITTER * (2 * self._randomness() - 1)))
+            await asyncio.sleep(wait * (1 + JITTER * (2 * random.random() - 1)))
             if self._publisher is not None and self._questions is not None:
                 wait = HEARTBEAT_S
                 self._say(self._writer.write(HERE, self._descriptors))
@@ -174,7 +171,7 @@ class DescriptorAnnouncer:
                 self._say(self._write(question))
 
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(SPREAD_S * self._randomness(), answer)
+        timer = loop.call_later(SPREAD_S * random.random(), answer)
         self._timers.add(timer)
 
     def leave(self) -> None:
