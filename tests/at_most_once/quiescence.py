@@ -30,7 +30,6 @@ def assert_dispatcher_rests(dispatcher: Dispatcher) -> None:
 def assert_server_rests(server: ToolServer) -> None:
     """Nothing runs, nothing is queued, and idempotency keys retain what their sizes say."""
     assert (server.running, server.queued) == (0, 0)
-    assert server._sessions is not None
     assert server._sessions._requests == {}
     assert_table_rests(server._sessions.table)
     keys = keys_of(server)

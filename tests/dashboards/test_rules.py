@@ -214,7 +214,6 @@ def test_each_alert_says_what_whoever_is_woken_needs(alert: dict[str, Any]) -> N
 @pytest.mark.parametrize("alert", ALERTS, ids=list(RULES))
 def test_each_link_leads_to_a_dashboard_and_picks_what_can_be_picked(alert: dict[str, Any]) -> None:
     found = re.fullmatch(r"/d/([\w-]+)/\1(?:\?var-(\w+)=\{\{ .+ \}\})?", alert["annotations"]["dashboard"])
-    assert found is not None
     dashboard = json.loads((ROOT / "dashboards" / "json" / f"{found[1]}.json").read_text())
     assert found[2] in {None, *(variable["name"] for variable in dashboard["templating"]["list"])}
 

@@ -116,7 +116,6 @@ def test_a_service_without_replicas_has_none() -> None:
 def test_the_user_of_a_unit_reads_the_folder_of_its_files() -> None:
     assert "DynamicUser=yes" in (KIT / "systemd" / "dispatch-relay.service").read_text()
     mode = re.search(r"install -d -m (\d+) /etc/dispatch", (KIT.parent / "docs" / "how-to" / "deploy.md").read_text())
-    assert mode is not None
     assert int(mode[1], 8) & 0o005 == 0o005
 
 

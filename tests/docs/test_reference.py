@@ -1,14 +1,17 @@
 """The generated reference pages have an entry for everything, and every entry has a description.
 Names with hyphens in the sentences of pages exist: policy keys, error types, message properties, states.
 docs/reference/wire.md: payloads and topics agree with the code.
+Metrics and recording rules in the queries and sentences of pages exist.
+Python names and keywords in the sentences of pages exist.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -31,12 +34,13 @@ from dispatch.errors import DispatchError, Outcome
 from dispatch.messaging import wire
 from dispatch.messaging.wire import ErrorInfo, Reply, encode_reply, encode_request
 from dispatch.permissions.grants import Reason
-from dispatch.policy import Policy
+from dispatch.policy import Policy, Slo
 from dispatch.protocol import DEFAULT_SETTINGS, frames
 from dispatch.protocol.events import Failure
 from dispatch.relay import RelayConfig
 from dispatch.resilience.breaker import State
 from dispatch.telemetry.gauges import REJECTIONS
+from dispatch.telemetry.rules import render_rule_files
 from dispatch.trustgraph.config import (
     ConfigKey,
     ConfigPush,
@@ -267,3 +271,96 @@ def test_the_payloads_have_the_fields_that_the_code_writes() -> None:
 def test_messages_of_the_config_service_have_the_fields_that_the_code_writes(row: str, message: msgspec.Struct) -> None:
     (shown,) = re.findall(rf"^\| {row} \| `(.+?)`", PAGE, re.MULTILINE)
     assert re.findall(r'"(\w+)"', shown) == re.findall(r'"(\w+)":', msgspec.json.encode(message).decode())
+
+
+METRIC = re.compile(r"\b(?:[a-z_]+:)?dispatch_[a-z_]+(?::[a-z_0-9]+)?\b")
+OTHER_NAMES = ("dispatch_broker",)
+"""A fixture of pytest."""
+OTHER_QUERIES = re.compile(
+    r"dispatch_(?:tool|new|reason|call_id|outcome|error_type|trace_id|seconds|user|decision|permission)"
+)
+"""Attributes of log records."""
+
+
+def known_queries() -> set[str]:
+    names = {metrics.exported_name(family) for family, _ in metrics.families()}
+    names |= {f"{name}_{suffix}" for name in names for suffix in ("bucket", "count", "sum")}
+    rules = "\n".join(render_rule_files({"tool": Slo(availability=0.99, latency=1.0)}).values())
+    return names | set(re.findall(r"record: '?\"?([\w:]+)", rules))
+
+
+def unknown(text: str) -> set[str]:
+    named = {name for name in METRIC.findall(text) if not OTHER_QUERIES.fullmatch(name) and name not in OTHER_NAMES}
+    return named - known_queries()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_the_metrics_of_a_page_exist(page: Path) -> None:
+    assert unknown(page.read_text(encoding="utf-8")) == set()
+
+
+def test_a_metric_that_does_not_exist_is_noticed() -> None:
+    text = "`dispatch_coffee_total` and tool_slo:dispatch_coffee:ratio_rate1h, `dispatch_calls_total`"
+    assert unknown(text) == {"dispatch_coffee_total", "tool_slo:dispatch_coffee:ratio_rate1h"}
+
+
+CALL = re.compile(r"^(?:dispatch\.)?(\w+)\(.*\)$")
+METHOD_CALL = re.compile(r"^(?:await )?(?:dispatcher|Dispatcher)\.(?!py\b)(\w+)")
+MEMBER = re.compile(r"^(?:dispatch\.)?([A-Z]\w+)\.([a-z_]\w*)")
+PYTHON_NAME = re.compile(r"^dispatch\.([A-Z]\w+)$")
+
+
+def public(name: str) -> Any:
+    return getattr(dispatch, name, getattr(dispatch.testing, name, None))
+
+
+def members(kind: Any) -> set[str]:
+    """The attributes of a class: those of its body and its annotations, and those that its methods set."""
+    source = inspect.getsource(kind)
+    return {*dir(kind), *re.findall(r"self\.(\w+)", source), *re.findall(r"^    (\w+):", source, re.MULTILINE)}
+
+
+def parameters(called: Any) -> set[str]:
+    if inspect.isclass(called) and issubclass(called, msgspec.Struct):
+        return set(called.__struct_fields__)  # the signature needs names that are imported for type checkers only
+    return set(inspect.signature(called).parameters)
+
+
+def unknown_names(code: str) -> str | None:
+    """Return the mistake in a piece of inline code; None if every name is known."""
+    if (found := PYTHON_NAME.match(code)) and public(found[1]) is None:
+        return f"no {found[1]} in dispatch"
+    if (found := METHOD_CALL.match(code)) and found[1] not in members(dispatch.Dispatcher):
+        return f"Dispatcher has no {found[1]}"
+    if (
+        (found := MEMBER.match(code))
+        and inspect.isclass(public(found[1]))
+        and found[2] not in members(public(found[1]))
+    ):
+        return f"{found[1]} has no {found[2]}"
+    if (found := CALL.match(code)) and callable(public(found[1])):
+        own = re.sub(r"(?<=.)\([^()]*\)", "", code[code.index("(") + 1 : -1])  # without those of nested calls
+        for keyword in re.findall(r"(?:^|\s)(\w+)=", own):
+            if keyword not in parameters(public(found[1])):
+                return f"{found[1]} has no parameter {keyword}"
+    return None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_the_names_of_a_page_exist(page: Path) -> None:
+    codes = re.findall(r"`([^`\n]+)`", prose(page))
+    assert [f"`{code}`: {problem}" for code in codes if (problem := unknown_names(code))] == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "dispatch.Kettle",
+        "ToolServer(kettle=1)",
+        "dispatcher.boil()",
+        "ToolServer.kettle",
+        "dispatch.serve(Joke(), broker, kettle=1)",
+    ],
+)
+def test_a_name_that_does_not_exist_is_noticed(code: str) -> None:
+    assert unknown_names(code)

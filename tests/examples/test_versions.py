@@ -12,7 +12,6 @@ FOLDER = Path(__file__).resolve().parents[2] / "examples" / "versions"
 def test_the_new_version_is_rolled_out_beside_the_default_one() -> None:
     catalog, problems = check_directory(FOLDER)
     assert problems == []
-    assert catalog is not None
     old = catalog.tool("tell-joke")
     new = catalog.tool("tell-joke", "^2")
     assert (old.version, dict(old.rollout), new.version) == ("1.4.0", {"2.0.0": 5}, "2.0.0")

@@ -85,7 +85,6 @@ class AnnouncingInstance:
         if not self.is_alive or (inquiry.request_queue, inquiry.instance) != (self.queue, self.id):
             return None
         question = decode_question(Question(instance=inquiry.instance, part=inquiry.part).encode())
-        assert question is not None
         part = min(question.part, len(self.parts.parts))
         return self.writer.write(BYE if self.is_leaving else HERE, self.parts, part=part)
 

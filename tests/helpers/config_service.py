@@ -77,7 +77,6 @@ class ConfigService:
         )
 
     async def stop(self) -> None:
-        assert self._subscription is not None
         await self._subscription.close()
 
     def push(self, changes: dict[str, list[str]]) -> None:

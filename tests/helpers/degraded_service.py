@@ -170,7 +170,6 @@ class Processes:
             process = self._lives[number] = subprocess.Popen(
                 command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
-        assert process.stdout is not None
         line = process.stdout.readline()
         assert line == "ready\n", f"instance {number} did not start: {line!r}"
 

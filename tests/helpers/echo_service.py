@@ -37,7 +37,6 @@ def echo_process(url: str, topic: str, concurrency: int = 64, env: Mapping[str, 
         text=True,
     )
     try:
-        assert process.stdout is not None
         line = process.stdout.readline()
         assert line == "ready\n", f"the echo service did not start: {line!r}"
         yield process

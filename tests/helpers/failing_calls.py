@@ -241,7 +241,6 @@ class Troubled:
                 await self.dispatcher.call(f"invented-{turn}")
             with contextlib.suppress(DispatchError):
                 await self.dispatcher.call("look-up", {"what": object()})
-            assert self._strange is not None
             self._strange.publish(b"{}", {}, flow="stranger", on_failure=_nobody_minds)
             self._send_plainly(self._strange, turn)
             left = asyncio.ensure_future(self._call("tell-story"))

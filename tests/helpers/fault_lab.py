@@ -179,7 +179,6 @@ class FaultLab:
         """Wait until all dispatchers have made their calls."""
         deadline = time.monotonic() + CALLS_S
         for program in self._dispatchers:
-            assert program is not None
             code = program.process.wait(max(1.0, deadline - time.monotonic()))
             assert code == 0, f"exit code {code}:\n{program.text()}"
 

@@ -41,5 +41,4 @@ def tables_of(dispatcher: Dispatcher) -> list[SessionTable]:
 
 def keys_of(server: ToolServer) -> IdempotencyKeys:
     """Return the idempotency keys of a started server."""
-    assert server._queue is not None
     return server._queue.keys

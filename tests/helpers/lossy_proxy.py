@@ -484,7 +484,6 @@ class LossyProxy:
                 text=True,
             )
         try:
-            assert self.process.stdout is not None
             self.url = self.process.stdout.readline().strip()
             if not self.url:
                 raise RuntimeError("the proxy did not start; see what it wrote to stderr")

@@ -38,7 +38,6 @@ class StdioProgram:
 
     def request(self, method: str) -> Any:
         """Send a request and return the first line of the answer."""
-        assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method}).encode() + b"\n")
         self.process.stdin.flush()

@@ -92,7 +92,6 @@ class Prometheus(PrometheusApi):
 
     def _listen(self, found: Queue[str]) -> None:
         """It is asked to take a port that is free, and its log says which."""
-        assert self._process is not None
         assert self._process.stderr is not None
         for line in self._process.stderr:
             self._said = [*self._said[-100:], line]

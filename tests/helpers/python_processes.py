@@ -83,7 +83,6 @@ class Running:
         self.process.kill()
         self.process.wait(END_S)
         self._reader.join(END_S)
-        assert self.process.stdout is not None
         self.process.stdout.close()
 
 

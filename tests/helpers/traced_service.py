@@ -56,7 +56,6 @@ def traced_process(url: str, topic: str, endpoint: str, instance: str) -> Iterat
         text=True,
     )
     try:
-        assert process.stdout is not None
         line = process.stdout.readline()
         assert line == "ready\n", f"the traced service did not start: {line!r}"
         yield

@@ -227,7 +227,6 @@ class ExchangeMachine(RuleBasedStateMachine):
     @rule(asked=asked)
     def cancel(self, asked: ExpectedRequest) -> None:
         async def cancel_it() -> None:
-            assert asked.task is not None
             asked.task.cancel()
             await idle()
             if asked.stream is not None:
@@ -236,7 +235,6 @@ class ExchangeMachine(RuleBasedStateMachine):
         if asked.id in self.waiting:
             self.bury(asked, "cancelled", LATE)
             self.do(cancel_it())
-            assert asked.ticket is not None
             assert asked.ticket.cancelled, "what still waited to go out was not withdrawn"
 
     @rule(seconds=st.integers(1, 30))

@@ -124,7 +124,6 @@ class Node:
             core.add(lease)
 
     def _admit_waiters(self) -> None:
-        assert self.limiter is not None
         for waiter in self.limiter.admit_waiters():
             if isinstance(waiter.answer, RatePermit):
                 self.admitted.append((self.world.now, waiter.user))

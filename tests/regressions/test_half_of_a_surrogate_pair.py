@@ -69,7 +69,6 @@ def connect() -> dispatch.Dispatcher:
 async def test_a_result_is_refused_as_that_of_a_service(name: str) -> None:
     async with connect() as dispatcher:
         error = (await dispatcher.execute(name)).error
-    assert error is not None
     assert error.type == "invalid-result"
     assert "was executed" in error.message
 
@@ -78,7 +77,6 @@ async def test_a_result_is_refused_as_that_of_a_service(name: str) -> None:
 async def test_an_error_is_valid_text(name: str) -> None:
     async with connect() as dispatcher:
         error = (await dispatcher.execute(name)).error
-    assert error is not None
     assert (error.type, error.message, str(error)) == (*ERRORS[name], ERRORS[name][1])
 
 

@@ -104,7 +104,6 @@ async def test_a_reply_above_the_readers_own_limit_names_it() -> None:
     async with serving(_work), dispatching(policy=Policy(max_response_bytes=100_000)) as dispatcher:
         await _meet(dispatcher)
         result = await dispatcher.execute("work", {"reply": 100_001})
-    assert result.error is not None
     assert result.error.type == "response-limit-exceeded"
     assert "max-response-bytes" in result.error.message
 

@@ -166,7 +166,6 @@ async def test_a_function_settles_its_call(make: Callable[[], BaseException], na
             began = loop.time()
             result = await dispatcher.execute(name)
             assert (result.outcome, loop.time() - began < 1) == (Outcome.TOOL_ERROR, True)
-        assert result.error is not None
         assert result.error.message
         assert dispatcher.breaker(name).state == "closed"
         chunks: list[str] = []
@@ -180,7 +179,6 @@ async def test_the_error_has_class_and_text() -> None:
         "memory://", catalog=[dispatch.Functions(*functions_that_raise(UnreadableError))]
     ) as dispatcher:
         result = await dispatcher.execute("thread")
-    assert result.error is not None
     assert (result.error.type, result.error.message) == (
         "UnreadableError",
         "(the text of a UnreadableError cannot be read)",
@@ -200,7 +198,6 @@ async def test_a_task_that_is_cancelled_from_outside_settles_its_call() -> None:
             task.cancel()
         result = await calling
     assert result.outcome is Outcome.TOOL_ERROR
-    assert result.error is not None
     assert result.error.type == "cancelled"
 
 
@@ -216,7 +213,6 @@ async def test_a_service_settles_its_request(make: Callable[[], BaseException]) 
         began = loop.time()
         result = await dispatcher.execute("work")
         assert (result.outcome, loop.time()) == (Outcome.TOOL_ERROR, began)
-        assert result.error is not None
         assert "service stopped" not in result.error.message
         assert await dispatcher.call("work", {"again": True}) == "here"
         await idle()
@@ -564,7 +560,6 @@ async def test_what_a_tool_raises_when_it_is_stopped_is_no_end_of_the_instance(e
     async with serving(work) as server, Peer.as_caller() as caller:
         await caller.ask(b'{"arguments": "{\\"seconds\\": 60}"}', id="1", remaining_ms="1000")
         reply = decode_reply((await caller.arrived.get()).data())
-        assert reply.error is not None
         assert reply.error.type == type(error).__name__
         await caller.ask(b"{}", id="2")
         assert decode_reply((await caller.arrived.get()).data()).response == "here"
@@ -586,13 +581,10 @@ async def test_a_request_that_the_server_cancels_ends_as_cancelled() -> None:
         async with serving(work) as server:
             await caller.ask(b"{}", id="1")
             await idle()
-            assert server._queue is not None
             [request] = server._queue._places.occupants
         assert ends == [asyncio.CancelledError]
-        assert request.task is not None
         assert request.task.cancelled()
         reply = decode_reply((await caller.arrived.get()).data())
-        assert reply.error is not None
         assert reply.error.type == "cancelled"
 
 
@@ -600,7 +592,6 @@ async def test_a_coroutine_that_is_closed_from_outside_answers_nobody() -> None:
     """A task that is collected together with its loop is closed with a GeneratorExit, which is none of the tool's."""
     async with serving(lambda _: asyncio.Event().wait()) as server, Peer.as_caller() as caller:
         assert server._queue is not None
-        assert server._plain is not None
         replies = PlainReplies(server._plain._channel, {"id": "1"})
         coroutine = server._queue._run(InboundRequest(replies, {}, b"{}", math.inf))
         coroutine.send(None)
@@ -622,7 +613,6 @@ async def lines(caplog: pytest.LogCaptureFixture, **settings: Any) -> str:
         async with serving(work, telemetry=telemetry), telling(telemetry) as dispatcher:
             result = await dispatcher.execute("work", {"number": SECRET})
             await dispatcher.execute("find\nnothing", {"number": SECRET})
-    assert result.error is not None
     assert SECRET in result.error.message, "the caller is told"
     return "\n".join(map(caplog.handler.format, caplog.records))
 

@@ -151,11 +151,9 @@ async def test_a_service_that_ends_stays_for_a_minute_as_without_an_instance() -
             assert await dispatcher.call("price", {"product": "lamp"}) == "shop: lamp"
         await asyncio.sleep(35)
         result = await dispatcher.execute("price", {"product": "lamp"})
-        assert result.error is not None
         assert (result.error.type, result.error.retry_after) == ("no-instance", 1.0)
         assert 20 < await until(dispatcher) < 30
         result = await dispatcher.execute("price", {"product": "lamp"})
-        assert result.error is not None
         assert result.error.type == "unknown-tool"
 
 

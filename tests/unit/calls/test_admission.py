@@ -149,8 +149,6 @@ async def test_cancelled_callers_leave_no_permit_no_waiter_and_no_timer(monkeypa
     crowd = Crowd(0)
     await crowd.come(CALLS)
     guards = crowd.guards
-    assert guards.bulkhead is not None
-    assert guards.rates is not None
     assert guards.breaker is not None
     bulkhead, limiter = guards.bulkhead.guard, guards.rates.limiter
     assert (bulkhead.in_flight, bulkhead.waiting) == (0, 0)
@@ -482,7 +480,6 @@ async def test_a_deleted_tool_keeps_its_breaker_its_bulkhead_its_budget_and_its_
         for _ in range(10):
             await recreate(dispatcher, tools, lambda: 1.0)
             rejected = (await dispatcher.execute("work")).error
-            assert rejected is not None
             assert rejected.rejected_by == "bulkhead"
         gate.set()
         assert all(result.ok for result in await asyncio.gather(*calls))

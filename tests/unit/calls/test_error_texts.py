@@ -605,7 +605,6 @@ async def test_any_other_key_is_quoted_with_the_class(arguments: dict[str, Any],
 
     async with stand(work, catalog(work=DECLARED["schema"])) as (dispatcher, _):
         result = await dispatcher.execute("work", arguments)
-    assert result.error is not None
     assert result.error.message == f"KeyError: '{key}'"
 
 
@@ -622,6 +621,4 @@ async def test_a_key_error_with_a_text_of_its_own_is_unchanged() -> None:
 
     async with dispatch.connect("memory://", catalog=[dispatch.Functions(raise_own, raise_key)]) as dispatcher:
         own, key = await dispatcher.execute("raise_own"), await dispatcher.execute("raise_key", {"shelf": 1})
-    assert own.error is not None
-    assert key.error is not None
     assert (own.error.message, key.error.message) == ("there is no tea", "KeyError: 'tea'")

@@ -865,7 +865,6 @@ def test_the_decorator_returns_the_function_itself() -> None:
     assert tool(add) is add
     assert tool(read_only=True)(add) is add
     declaration = find_declaration(add)
-    assert declaration is not None
     assert declaration.describe() == {"read-only": True}
 
 
@@ -884,7 +883,6 @@ def test_every_keyword_is_a_key_of_the_descriptor() -> None:
     def add() -> None: ...
 
     declaration = find_declaration(add)
-    assert declaration is not None
     assert declaration.name == "sum"
     assert declaration.describe() == {
         "read-only": True,
@@ -907,13 +905,11 @@ def test_without_the_decorator_nothing_is_declared() -> None:
 
 def test_an_iterator_is_read_once() -> None:
     declaration = find_declaration(tool(permissions=iter(["tools:math"]))(lambda: None))
-    assert declaration is not None
     assert declaration.describe() == declaration.describe() == {"permissions": ("tools:math",)}
 
 
 def test_a_single_text_is_left_for_the_reader_to_report() -> None:
     declaration = find_declaration(tool(permissions="tools:math")(lambda: None))
-    assert declaration is not None
     assert declaration.describe() == {"permissions": "tools:math"}
 
 

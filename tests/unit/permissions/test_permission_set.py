@@ -111,7 +111,6 @@ def test_wildcards_match_whole_segments(grant: str, permission: str, allowed: bo
 
 def test_permissions_of_tool_and_service_add_up() -> None:
     requirement = require_permissions(("tools:jokes",), ("services:humour", "tools:jokes"))
-    assert requirement is not None
     assert requirement.permissions == ("tools:jokes", "services:humour")
     assert PermissionSet(["tools:jokes"]).decide(requirement) == Decision("not-granted", "services:humour")
     assert PermissionSet(["*", "!services:*"]).decide(requirement) == Decision("denied", "services:humour")
@@ -175,7 +174,6 @@ async def test_an_answer_is_cached_for_a_minute_from_its_arrival() -> None:
     assert await lookup.fetch("alice", 1.0) == JOKES
     await asyncio.sleep(CACHE_S - 0.001)
     answer = lookup.cached("alice", now())
-    assert answer is not None
     assert answer.permissions == JOKES
     assert await lookup.fetch("alice", 1.0) == JOKES
     await asyncio.sleep(0.001)
@@ -225,7 +223,6 @@ async def test_a_failure_is_cached_for_a_second_and_reported_without_user_and_te
     with caplog.at_level(logging.WARNING, "dispatch.permissions"):
         assert await lookup.fetch("alice", 1.0) is None
         answer = lookup.cached("alice", now())
-        assert answer is not None
         assert answer.permissions is None
         assert await lookup.fetch("alice", 1.0) is None
         assert await lookup.fetch("bob", 1.0) is None
@@ -390,7 +387,6 @@ def test_changed_grants_decide_at_once_also_about_cached_users(tmp_path: Path) -
     file = tmp_path / "grants.json"
     file.write_text(json.dumps({"users": {"alice": ["tools:*"]}}))
     authorizer = Authorizer(Grants.load(file))
-    assert authorizer._watcher is not None
     authorizer._watcher.check()
     assert authorizer.decide("alice", JOKES_AUTHORIZER, 0.0) == Decision("granted")
     file.write_text("{}")

@@ -605,7 +605,6 @@ def test_retries_that_a_destructive_tool_asks_for_are_refused(tool: Annotations)
     if not tool.destructive:
         assert error is None
         return
-    assert error is not None
     assert error.key == "retry"
     assert error.problem == "the tool is declared 'destructive', and a retry may run it twice"
     assert error.fix == "leave 'retry' out: a request that was not executed is retried all the same"
@@ -622,11 +621,9 @@ def test_a_hedge_of_its_own_is_for_what_may_run_twice(tool: Annotations) -> None
     if repeatable(tool):
         assert error is None
     elif tool.destructive:
-        assert error is not None
         assert error.problem == "the tool is declared 'destructive', and a hedge runs it twice"
         assert error.fix == "write null for this tool"
     else:
-        assert error is not None
         assert error.problem == "the tool is neither 'read-only' nor 'idempotent', and a hedge runs it twice"
         assert error.fix == "declare the tool so if it is so, or write null for this tool"
     assert error is None or error.key == "hedging"
@@ -738,7 +735,6 @@ def test_rules_can_be_left_out() -> None:
     made = read_part(
         "outlier-detection", {"consecutive-failures": None, "slow-start-window": None, "panic-threshold": 0}
     )
-    assert made is not None
     assert (made.consecutive_failures, made.slow_start_window, made.panic_threshold) == (None, None, 0)
 
 

@@ -29,8 +29,7 @@ from dispatch.protocol.events import (
 )
 from dispatch.protocol.frames import Chunk, End, Refused, Reply, Reset, decode_packet
 from dispatch.protocol.session import MAX_GIVEN_UP, UnmatchedReplies, check_inboxes
-from tests.helpers.delayed_session_pair import DelayedSessionPair
-from tests.helpers.session_pair import DISPATCHER, INSTANCE, Pair
+from tests.helpers.session_pair import DISPATCHER, INSTANCE, DelayedSessionPair, Pair
 
 
 @pytest.fixture

@@ -146,10 +146,8 @@ def test_it_is_a_tool_for_models() -> None:
     SchemaValidator(store_tool.parameters)
     text = f'<tool_call>{{"name": "read_result", "arguments": {{"handle": "{handle}", "offset": 1}}}}</tool_call>'
     results = asyncio.run(call_function([store_tool], text))
-    assert results is not None
     assert results[0].output == "b"
     others = asyncio.run(call_function([ReadResultTool(store, "bob")], text))
-    assert others is not None
     assert "no stored result has this handle" in others[0].output
 
 
@@ -164,7 +162,6 @@ def test_wrong_arguments_of_a_model_are_answered() -> None:
         assert problem in answer.text
         text = f'<tool_call>{{"name": "read_result", "arguments": {json.dumps(arguments)}}}</tool_call>'
         (result,) = asyncio.run(call_function([store.tool("alice")], text)) or []
-        assert answer.error is not None
         assert result.output == answer.error.message
 
 

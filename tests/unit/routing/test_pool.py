@@ -106,7 +106,6 @@ class Stand:
         self, *tried: str, outcome: Outcome = Outcome.SUCCESS, guards: ToolGuards | None = None, **how: Any
     ) -> str:
         place = self.pool.pick(guards or self.guards, tried, **how)
-        assert place is not None
         place.release(outcome, retry_after=None)
         return place.pick.instance
 
@@ -118,7 +117,6 @@ def test_where_nobody_is_known_it_goes_to_the_services_topic() -> None:
     way = Way()
     stand = Stand((SHARED, 1, way))
     place = stand.pool.pick(stand.guards)
-    assert place is not None
     assert (place.channel, place.instance, place.probe) == (way, way.shared, None)
     assert way.greeted == 1
     assert stand.pool.known == 0
@@ -171,7 +169,6 @@ def test_instances_are_added_and_removed_and_keep_what_is_known_of_them() -> Non
         "z": ("up", 0, 1.0),
     }
     for each in in_flight:
-        assert each is not None
         each.release(Outcome.SUCCESS, retry_after=None)
     assert [way.requests.count for way in ways.values()] == [0, 0, 0]
 
@@ -220,7 +217,6 @@ def test_large_requests_are_balanced_by_health() -> None:
     )
     while {view.id: view.state for view in stand.pool.instances()}["b"] != "ejected":
         place = stand.pool.pick(stand.guards, is_large=True)
-        assert place is not None
         place.pick.finish(Outcome.TRANSPORT if place.pick.instance == "b" else Outcome.SUCCESS)
     assert stand.many(9, is_large=True) == {"c": 9}
     ways["y"].remove("c")
@@ -271,13 +267,11 @@ def test_a_tool_that_fails_at_one_instance_is_called_at_the_others() -> None:
         name = stand.next(outcome=Outcome.SUCCESS)
         if name == "a":
             breaker = failing.breaker_of("a")
-            assert breaker is not None
             breaker.force_open()
             break
     assert stand.many(9) == {"b": 9}
     assert set(stand.many(9, guards=fine)) == {"a", "b"}, "another tool's breaker says nothing about this one"
     other = failing.breaker_of("b")
-    assert other is not None
     other.force_open()
     assert set(stand.many(9)) == {"a", "b"}, "somebody has to be asked"
 
@@ -285,7 +279,6 @@ def test_a_tool_that_fails_at_one_instance_is_called_at_the_others() -> None:
 def test_the_breaker_of_an_only_instance_is_the_tools() -> None:
     stand = Stand((SHARED, 1, Way("a")))
     place = stand.pool.pick(stand.guards)
-    assert place is not None
     assert place.probe is None
 
 
@@ -301,7 +294,6 @@ def test_a_sick_instance_is_ejected_for_all_tools_and_seen_so() -> None:
             stand.pool.pick(guards)
     for _ in range(40):
         place = stand.pool.pick(guards)
-        assert place is not None
         place.pick.finish(Outcome.TRANSPORT if place.pick.instance == "a" else Outcome.SUCCESS)
     assert {view.id: view.state for view in stand.pool.instances()}["a"] == "ejected"
     assert "a" not in stand.many(9, guards=guards)
@@ -321,7 +313,6 @@ def test_a_new_life_of_an_instance_is_judged_by_what_it_does_itself() -> None:
     def fail() -> None:
         while state() != "ejected":
             place = stand.pool.pick(stand.guards)
-            assert place is not None
             place.pick.finish(Outcome.TRANSPORT if place.pick.instance == "a" else Outcome.SUCCESS)
 
     fail()
@@ -348,7 +339,6 @@ def test_rather_one_that_is_ejected_than_one_that_is_not_there() -> None:
     )
     while {view.id: view.state for view in stand.pool.instances()}["a"] != "ejected":
         place = stand.pool.pick(stand.guards)
-        assert place is not None
         place.pick.finish(Outcome.TRANSPORT if place.pick.instance == "a" else Outcome.SUCCESS)
     gone = way.instances.get("b")
     assert gone is not None
@@ -397,7 +387,6 @@ def test_without_an_instance_in_the_range_none_is_picked() -> None:
 def test_a_sick_instance_in_the_range_is_picked_rather_than_one_outside_it() -> None:
     pool, _ = stand("old", "new")
     breaker = pool.guards.breaker_of("new")
-    assert breaker is not None
     breaker.force_open()
     assert breaker.state is State.FORCED_OPEN
     assert pool.many(3, requires=TWO) == {"new": 3}

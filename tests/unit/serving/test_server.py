@@ -124,7 +124,6 @@ async def test_a_request_that_has_no_time_left_is_refused_unrun() -> None:
         message = await caller.arrived.get()
         assert message.properties()["refused"] == Refusal.EXPIRED
         error = decode_reply(message.data()).error
-        assert error is not None
         assert (error.type, error.message) == (
             "expired",
             "The tool was not executed: the caller's deadline had passed before it could start.",
@@ -589,7 +588,6 @@ def scene() -> Any:
 
 
 def test_sigterm_drains(scene: subprocess.Popen[str]) -> None:
-    assert scene.stdout is not None
     assert scene.stdout.readline() == "running\n"
     scene.send_signal(signal.SIGTERM)
     out, err = scene.communicate(timeout=60)

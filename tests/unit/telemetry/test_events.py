@@ -31,8 +31,8 @@ from dispatch.telemetry.events import (
 from dispatch.telemetry.reporting import TelemetryDispatcherObserver
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, idle
-from tests.helpers.delayed_session_pair import DelayedSessionPair
 from tests.helpers.dispatcher_and_service import BROKER, UNGUARDED, catalog, serving
+from tests.helpers.session_pair import DelayedSessionPair
 from tests.helpers.telemetry_capture import Board, Spans, telling
 
 FRAGILE = {"breaker": {"consecutive-failures": 2, "count-tool-errors": True, "open-duration": 5, "half-open-calls": 1}}

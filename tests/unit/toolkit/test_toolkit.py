@@ -79,7 +79,6 @@ def test_vertices_and_edges_are_in_topological_order() -> None:
 def test_a_vertex_is_found_again_by_the_id_of_its_copy() -> None:
     toolkit = four_actions().get_toolkit()
     copied = toolkit.get_tool("tool 1")
-    assert copied is not None
     assert copied.id == "tool 1"
     assert toolkit.get_action("action 1") == action(1)
     assert toolkit.get_action("tool 1") is toolkit.get_tool("action 1") is toolkit.get_tool_group("tool 1") is None
@@ -103,7 +102,6 @@ def test_a_copy_that_a_subclass_creates_has_the_id_of_the_vertex() -> None:
 def test_changes_of_a_copy_do_not_change_the_toolkit() -> None:
     toolkit = four_actions().get_toolkit()
     copied = toolkit.get_action("action 1")
-    assert copied is not None
     copied.tools.append(tool(1))
     copied.name = "other"
     assert toolkit.get_action("action 1") == action(1)
@@ -246,7 +244,6 @@ def test_json_holds_actions_tools_and_scores() -> None:
     assert [restored.get_score(*edge) for edge in restored.edges()] == [toolkit.get_score(*e) for e in toolkit.edges()]
     assert restored.get_action("action 1") == action(1)
     found = restored.get_tool("tool 1")
-    assert found is not None
     assert (found.name, found.description) == ("tool_1", "Tool number 1")
     with pytest.raises(RuntimeError, match="'tool_1' was not executed"):
         found.function(text="x")
@@ -599,7 +596,6 @@ async def test_the_toolkit_follows_changes_and_keeps_edges_of_a_tool_that_comes_
         await dispatcher.reload(catalog(poem={"description": "Writes verses."}, song={}))
         assert sorted(toolkit.vertices()) == ["action 1", "poem", "song"]
         poem = toolkit.get_tool("poem")
-        assert poem is not None
         assert poem.description == "Writes verses."
         await dispatcher.reload(catalog(joke={}))
         assert sorted(toolkit.vertices()) == ["action 1", "joke"]
@@ -673,7 +669,6 @@ async def test_a_file_names_tools_of_the_catalogue(tmp_path: Path) -> None:
         assert loaded.get_tool("poem") is None  # in the file, and no longer in the catalogue
         assert loaded.get_score("action 1", "joke") == 0.4
         joke = loaded.get_tool("joke")
-        assert joke is not None
         assert await joke.function() == "ha"
 
 
@@ -845,7 +840,6 @@ async def test_a_tool_of_a_dispatcher_is_accepted_and_has_its_name_as_id() -> No
     service.add_tool(Catalogued(), [(action(1), 0.9)])
     service.add_tool(Catalogued(), [(action(2), 0.9)])
     found = service.get_toolkit().get_tool("tell-joke")
-    assert found is not None
     assert (found.name, found.description, found.tool_type) == ("tell-joke", "Tells a joke.", ToolType.DISPATCH_TOOL)
     assert await found.function(topic="cats") == "joke about cats"
     assert service.get_toolkit().predecessors("tell-joke") == ["action 1", "action 2"]

@@ -58,7 +58,6 @@ def test_a_good_folder(folder: Path) -> None:
 def test_the_examples_load_without_a_word() -> None:
     catalog, problems = check_directory(EXAMPLES)
     assert problems == []
-    assert catalog is not None
     assert sorted(catalog.services) == ["calculator-service", "custom-rag", "joke-service", "story-service"]
     assert sorted(catalog.tools) == ["calculate", "query-customers", "query-products", "tell-joke", "tell-story"]
     assert catalog.tool("query-customers").config == {"collection": "customers"}

@@ -152,7 +152,5 @@ def test_the_policies_say_what_the_screen_says() -> None:
     catalog = demo_catalog("demo-1", time_scale)
     outliers = DEFAULT_POLICY.merged(catalog.service("translate-service").policy).outlier_detection
     breaker = DEFAULT_POLICY.merged(catalog.service("rates-service").policy).breaker
-    assert breaker is not None
-    assert outliers is not None
     assert (outliers.base_ejection_time, outliers.slow_start_window, breaker.open_duration) == (2.0, 2.0, 2.4)
     assert time_scale.note == ("Shortened: ejected 2 s (default 30), slow start 2 s (30), open 2.4 s (5)")

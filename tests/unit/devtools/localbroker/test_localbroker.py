@@ -238,7 +238,6 @@ def test_nothing_in_the_environment() -> None:
 def test_the_admin_interface_is_on_port_8080_of_the_same_host(service_url: str, web_url: str) -> None:
     endpoint = read_environment({"PULSAR_URL": service_url})
 
-    assert endpoint is not None
     assert (endpoint.service_url, endpoint.web_url, endpoint.token) == (service_url, web_url, None)
 
 
@@ -455,7 +454,6 @@ def test_the_kernel_frees_it_when_its_holder_is_killed(tmp_path: Path) -> None:
         "    signal.pause()\n"
     )
     with subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(BlockingIOError), hold_lock(path, report=refuse_to_wait):
             pass
@@ -1065,7 +1063,6 @@ LocalBroker.start(on_spawn=on_spawn)
 def test_it_ends_with_its_owner_even_by_kill_9(fake: Path) -> None:
     write_script(fake, "exec sleep 600")
     with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as owner:
-        assert owner.stdout is not None
         pid, watchdog, folder = owner.stdout.readline().split()
         ends = [Ending(int(pid)), Ending(int(watchdog))]
         assert Path(folder).exists()
@@ -1097,7 +1094,6 @@ def test_ports_that_were_asked_for_must_be_free_and_two(fake: Path) -> None:
         LocalBroker.start(port=port, web_port=port)
 
     with subprocess.Popen([sys.executable, "-c", LISTEN, str(port)], stdout=subprocess.PIPE) as listener:
-        assert listener.stdout is not None
         assert listener.stdout.readline() == b"listening\n"
         with pytest.raises(LocalBrokerError, match=f"port {port} .* is in use"):
             LocalBroker.start(port=port)

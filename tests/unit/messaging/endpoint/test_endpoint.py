@@ -563,7 +563,6 @@ async def test_a_turn_with_nothing_to_send_and_a_timer_that_is_not_due_pack_noth
         )
         assert sent == 20, "a packet for each request and each reply; the acknowledgements travel in them"
         assert len(packed) == sent
-        assert caller.endpoint._timer is not None
         caller.endpoint._timer.cancel()
         caller.endpoint._timers.schedule(session, 0.0)
         caller.endpoint._on_timer()

@@ -122,7 +122,6 @@ async def test_a_publisher_is_opened_when_it_is_needed() -> None:
         assert found.find(inbox(1)) is None
         await advance(0.02)
         publisher: TopicPublisher | None = found.find(inbox(1))
-        assert publisher is not None
         assert publisher.topic == inbox(1)
         assert opened == [inbox(1)]
         assert transport.openings == 1

@@ -19,7 +19,6 @@ from dispatch.telemetry.gauges import END_REASONS, SessionCollector
 from dispatch.telemetry.observers import NULL_SERVER, SILENT
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import idle
-from tests.helpers.delayed_session_pair import DelayedSessionPair
 from tests.helpers.dispatcher_and_service import (
     BROKER,
     REQUESTS,
@@ -30,7 +29,7 @@ from tests.helpers.dispatcher_and_service import (
     dispatching,
     serving,
 )
-from tests.helpers.session_pair import DISPATCHER, INSTANCE
+from tests.helpers.session_pair import DISPATCHER, INSTANCE, DelayedSessionPair
 from tests.helpers.telemetry_capture import telling
 
 

@@ -315,7 +315,6 @@ async def test_a_reply_above_its_callers_limit() -> None:
     async with traced(spans, lambda _: "x" * 6_000_000, limited) as dispatcher:
         result = await dispatcher.execute("work")
         await idle()
-        assert result.error is not None
         assert result.error.type == "response-limit-exceeded"
     assert [line.strip() for line in short(spans.tree())] == [
         "execute_tool work !response-limit-exceeded",
@@ -427,7 +426,6 @@ async def test_a_processor_that_raises_affects_no_call(
         for _ in range(2):
             assert await dispatcher.call("work", timeout=5) == "done"
             failed = await dispatcher.execute("work", {"fail": 1}, timeout=5)
-            assert failed.error is not None
             assert failed.error.type == "full"
             assert [chunk async for chunk in dispatcher.stream("work", timeout=5)] == ["done"]
             assert (await dispatcher.execute("unknown")).error is not None
@@ -1168,7 +1166,6 @@ def test_encoded_context_equals_the_propagators_and_is_decodable(origin: SpanCon
     assert encode_context(origin) == encode_context(NonRecordingSpan(origin)) == expected
     read = decode_span_context(expected)
     if origin.is_valid:
-        assert read is not None
         assert (read.trace_id, read.span_id, read.trace_flags, dict(read.trace_state)) == (
             *(origin.trace_id, origin.span_id, origin.trace_flags),
             dict(origin.trace_state),
@@ -1185,7 +1182,6 @@ def test_unsampled_contexts_have_distinct_trace_ids() -> None:
         assert found, text
         traces[found[1]] += 1
         origin = decode_span_context({"traceparent": text})
-        assert origin is not None
         assert not origin.trace_flags.sampled
     assert set(traces.values()) == {1}
 

@@ -78,7 +78,6 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 async def test_a_local_tool_is_imported_at_its_first_call() -> None:
     toolkit = Toolkit.load(SHOP)
     find, refund = toolkit.get_tool("FindOrder"), toolkit.get_tool("refund")
-    assert find is not None
     assert refund is not None
     assert await find.function(order=3) == "order 3"
     assert refund.function(order=4) == "paid 4"
@@ -120,7 +119,6 @@ async def test_an_mcp_server_is_contacted_when_a_tool_is_called() -> None:
     toolkit = Toolkit.load(SHOP, connect_mcp=server.connect)
     browser = toolkit.get_tool("Browser")
     assert server.log == []
-    assert browser is not None
     assert await browser.function(tool_name="open", url="x") == "open {'url': 'x'}"
     assert server.log == ["connect Browser", "close"]
 
@@ -135,14 +133,12 @@ async def test_the_listed_tools_of_a_server_replace_the_one_that_stands_for_them
     assert toolkit.successors("group:Browser") == ["group:Browser/open", "group:Browser/click"]
     assert not toolkit.has_vertex("Browser")
     opened = toolkit.get_tool("group:Browser/open")
-    assert opened is not None
     assert opened.description == 'Opens.\n\tInput Schema (Args):\n{\n    "type": "object"\n}'
     assert await opened.function(url="x") == "open {'url': 'x'}"
     toolkit.save(tmp_path / "saved.yml")
     loaded = Toolkit.load(tmp_path / "saved.yml", connect_mcp=server.connect)
     assert view(loaded) == view(toolkit)
     again = loaded.get_tool("group:Browser/click")
-    assert again is not None
     assert await again.function() == "click {}"
 
 
@@ -188,7 +184,6 @@ def test_a_toolkit_that_code_built_is_saved(tmp_path: Path) -> None:
     assert scores == view(service.get_toolkit())[1]
     assert vertices[found.id] == ("LocalTool", "lookup", "Looks something up.")
     again = loaded.get_tool(found.id)
-    assert again is not None
     assert again.function("x") == "x"
 
 

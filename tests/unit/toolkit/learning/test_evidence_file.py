@@ -141,7 +141,6 @@ def test_a_file_that_breaks_while_it_is_open_is_moved_aside_and_the_call_is_writ
     content = bytearray(path.read_bytes())
     content[4096:] = b"\xfe" * (len(content) - 4096)
     path.write_bytes(content)  # in place: the connection reads it
-    assert file._connection is not None
     file._connection.execute("PRAGMA shrink_memory")
     changes = merge(file, {EDGE: ONE}, [], 0.0)
     file.close()

@@ -166,7 +166,6 @@ def test_a_full_disk_is_reported_once_and_the_observations_are_written_later(
 ) -> None:
     with opened(path) as store:
         store.flush()
-        assert store._file is not None
         write = store._file.write
         monkeypatch.setattr(store._file, "write", fail)
         store.record([(EDGE, ONE)])
@@ -187,7 +186,6 @@ def test_observations_that_were_written_before_a_failed_read_are_not_written_twi
 ) -> None:
     with opened(path) as store:
         store.flush()
-        assert store._file is not None
         read = store._file.read
         monkeypatch.setattr(store._file, "read", fail)
         store.record([(EDGE, ONE)])
@@ -275,13 +273,11 @@ def start_worker(path: Path, count: int, name: str, end: str) -> subprocess.Pope
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert worker.stdout is not None
     assert worker.stdout.readline() == "ready\n"
     return worker
 
 
 def begin(worker: subprocess.Popen[str]) -> None:
-    assert worker.stdin is not None
     worker.stdin.write("\n")
     worker.stdin.flush()
 

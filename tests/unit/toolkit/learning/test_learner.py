@@ -271,10 +271,8 @@ def test_a_count_is_positive_and_bounded(service: ToolkitService, clock: Clock, 
 def test_update_action_learns_from_called_tools(service: ToolkitService) -> None:
     for _ in range(30):
         found = service.update_action("Action 1", [tool(1)])
-        assert found is not None
         assert found.id == "action 1"
     learner = service.get_toolkit().learner
-    assert learner is not None
     success, _, unused = learner.why("action 1", "tool 2").evidence
     assert (round(success), round(unused)) == (0, 30)
     assert round(learner.why("action 1", "tool 1").evidence.success) == 30
@@ -286,7 +284,6 @@ def test_update_action_uses_the_recommendation_of_its_context(service: ToolkitSe
     service.recommend_subgraph([action(1)], hops=1)
     learner.record_call("tool 1", Observation.SUCCESS)
     found = service.update_action("The user wants something else entirely.", [tool(1), tool(3)])
-    assert found is not None
     assert found.id == "action 1"
     service.recommend_subgraph([action(2)])
     evidence = {(each.source, each.target): each.evidence for each in learner.list_scores()}
@@ -314,10 +311,8 @@ def test_update_action_finds_an_action_by_its_description() -> None:
         ("钱退给他", "c"),
     ):
         found = service.update_action(text, [])
-        assert found is not None
         assert found.id == expected
         learner = service.get_toolkit().learner
-        assert learner is not None
         learner.close()
         service.get_toolkit().learn()  # no recommendation of this context
     service.remove_action("b")
@@ -375,7 +370,6 @@ def test_a_tool_without_an_id_is_found_by_the_object(clock: Clock) -> None:
     service.add_tool(own, [(action(1), 0.6)])
     service.update_action("action 1", [own])
     learner = service.get_toolkit().learner
-    assert learner is not None
     assert learner.get_score("action 1", own.id) == pytest.approx((2.4 + 1) / 5)
 
 

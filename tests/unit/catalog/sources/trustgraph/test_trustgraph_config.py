@@ -286,7 +286,6 @@ def test_origin_names_the_place() -> None:
 @pytest.mark.parametrize("id", ["another", None, 7])
 def test_tools_refer_to_the_key_of_a_service(id: object) -> None:
     catalog, _ = load(SERVICE | {"id": id}, TOOL)
-    assert catalog is not None
     assert list(catalog.services) == ["joke-service"]
     catalog, _ = load({key: value for key, value in SERVICE.items() if key != "id"}, TOOL)
     assert catalog is not None
@@ -345,7 +344,6 @@ def test_type_and_description_of_an_argument_may_be_missing(given_type: str | No
     argument = {"name": "topic"} | ({} if given_type is None else {"type": given_type})
     tool = {key: value for key, value in TOOL.items() if key != "description"}
     catalog, _ = load(SERVICE, tool | {"arguments": [argument]})
-    assert catalog is not None
     (read_argument,) = catalog.tools["tell-joke"].arguments
     assert (read_argument.name, read_argument.type, read_argument.description) == ("topic", expected, "")
     assert catalog.tools["tell-joke"].description == ""

@@ -449,7 +449,6 @@ def test_a_reader_that_closes_the_pipe_ends_it_quietly(catalog_folder: Path) -> 
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=REPO, env=environment()
     ) as process:
-        assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.readline()
         process.stdout.close()

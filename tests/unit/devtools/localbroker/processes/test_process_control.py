@@ -68,7 +68,6 @@ def start_owner(owner: list[subprocess.Popen[str]], folder: Path, mode: str) -> 
         process_group=0,
     )
     owner.append(process)
-    assert process.stdout is not None
     child, watchdog = process.stdout.readline().split()
     return int(child), int(watchdog)
 
@@ -280,7 +279,6 @@ def test_a_process_that_still_ends_has_not_ended() -> None:
         [sys.executable, "-c", FIRST_THREAD_ENDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         assert process.stdin is not None
-        assert process.stdout is not None
         assert process.stdout.readline() == b"its first thread has ended\n"
 
         child = ManagedProcess(process.pid, process_identity(process.pid))
