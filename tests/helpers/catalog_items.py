@@ -62,3 +62,10 @@ def tool_problem(severity: str = "error", **changes: Any) -> Problem:
     problem = only(check(service_item(), tool_item(raw), severity=severity))
     assert problem.file == "tool/tell-joke.json"
     return problem
+
+
+def assert_problem(found: Problem, key: str, problem: str = "", fix: str = "") -> None:
+    """Check the key of a problem, and parts of its two texts."""
+    assert found.key == key
+    assert problem in found.problem
+    assert fix in found.fix

@@ -45,7 +45,16 @@ from dispatch.catalog.catalog import (
 )
 from dispatch.catalog.merge import Merger
 from dispatch.catalog.sources import OnChange
-from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, check, only, service_item, tool_item, without
+from tests.helpers.catalog_items import (
+    JOKE_SERVICE,
+    TELL_JOKE,
+    assert_problem,
+    check,
+    only,
+    service_item,
+    tool_item,
+    without,
+)
 from tests.helpers.run_profile import by_profile
 
 STORY = JOKE_SERVICE | {
@@ -472,15 +481,12 @@ def test_a_name_has_at_most_64_characters_with_its_namespace(length: int, is_val
         assert problems == []
     else:
         problem = only(problems)
-        assert problem.key == "name"
-        assert "65 characters with the namespace 'crm'" in problem.problem
-        assert "at most 64" in problem.fix
+        assert_problem(problem, "name", "65 characters with the namespace 'crm'", "at most 64")
 
 
 def test_the_id_of_a_service_has_at_most_256_characters_with_its_namespace() -> None:
     problem = only(check(namespaced(service_item(JOKE_SERVICE | {"id": "s" * 253}))))
-    assert problem.key == "id"
-    assert "257 characters" in problem.problem
+    assert_problem(problem, "id", "257 characters")
 
 
 def test_the_fix_of_a_reference_to_a_key_in_a_namespace_is_the_id_without_its_prefix() -> None:
@@ -522,8 +528,7 @@ def test_a_rollout_in_force_is_no_warning() -> None:
 def test_a_range_that_no_service_satisfies_is_a_warning(service: dict[str, str], requires: str, known: str) -> None:
     items = (service_item(JOKE_SERVICE | service), tool_item(TELL_JOKE | {"requires": requires}))
     warning = only(check(*items, severity="warning"))
-    assert warning.key == "requires"
-    assert known in warning.problem
+    assert_problem(warning, "requires", known)
     assert "each call is rejected" in warning.problem
 
 

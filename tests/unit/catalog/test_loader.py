@@ -15,7 +15,16 @@ from dispatch.catalog import Catalog, CatalogError, Item, Problem, VersionMismat
 from dispatch.catalog.catalog import fingerprint
 from dispatch.catalog.items import Unreadable
 from dispatch.documents import MAX_PROBLEMS_PER_ITEM, Report
-from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, check, only, service_item, tool_item, without
+from tests.helpers.catalog_items import (
+    JOKE_SERVICE,
+    TELL_JOKE,
+    assert_problem,
+    check,
+    only,
+    service_item,
+    tool_item,
+    without,
+)
 
 
 def test_services_and_tools_in_any_order() -> None:
@@ -64,8 +73,7 @@ def test_an_unknown_kind_of_item() -> None:
 
 def test_a_value_that_is_not_json_is_reported_once() -> None:
     problem = only(check(service_item(JOKE_SERVICE | {"version": {1, 2}})))
-    assert problem.key == "version"
-    assert "a set is not a JSON value" in problem.problem
+    assert_problem(problem, "version", "a set is not a JSON value")
 
 
 def test_an_item_that_is_not_json_is_reported_once() -> None:
@@ -153,8 +161,7 @@ def test_tools_of_other_types_are_ignored(tool_type: str) -> None:
 
 def test_a_misspelt_type_is_a_warning_because_the_tool_is_missing_then() -> None:
     warning = only(check(service_item(), tool_item(TELL_JOKE | {"type": "tool_service"}), severity="warning"))
-    assert warning.key == "type"
-    assert '"type": "tool-service"' in warning.fix
+    assert_problem(warning, "type", fix='"type": "tool-service"')
 
 
 def test_errors_of_all_items_are_listed_services_first() -> None:

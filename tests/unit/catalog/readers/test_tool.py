@@ -17,6 +17,7 @@ from dispatch.schemas import SchemaValidator
 from tests.helpers.catalog_items import (
     JOKE_SERVICE,
     TELL_JOKE,
+    assert_problem,
     check,
     only,
     service_item,
@@ -174,9 +175,7 @@ def test_a_missing_key(key: str) -> None:
 )
 def test_an_error_has_its_key_and_fix(changes: dict[str, Any], key: str, problem: str, fix: str) -> None:
     found = tool_problem(**changes)
-    assert found.key == key
-    assert problem in found.problem
-    assert fix in found.fix
+    assert_problem(found, key, problem, fix)
 
 
 @pytest.mark.parametrize(
@@ -199,9 +198,7 @@ def test_an_error_has_its_key_and_fix(changes: dict[str, Any], key: str, problem
 def test_a_mistake_in_an_argument(argument: dict[str, Any], key: str, problem: str, fix: str) -> None:
     first = {"name": "topic", "type": "string", "description": "About"}
     found = tool_problem(arguments=[first, {"name": "words", "type": "integer", "description": "Length"} | argument])
-    assert found.key == key
-    assert problem in found.problem
-    assert fix in found.fix
+    assert_problem(found, key, problem, fix)
 
 
 def test_a_required_config_param_that_a_tool_lacks() -> None:
@@ -237,9 +234,7 @@ def test_a_required_config_param_may_be_null() -> None:
 )
 def test_an_unknown_key_is_a_warning(changes: dict[str, Any], key: str, fix: str) -> None:
     found = tool_problem("warning", **changes)
-    assert found.key == key
-    assert "ignored" in found.problem
-    assert fix in found.fix
+    assert_problem(found, key, "ignored", fix)
 
 
 def test_what_trustgraphs_own_agent_reads_is_known() -> None:
@@ -254,9 +249,7 @@ def test_a_key_of_ours_that_the_service_declares_is_the_services() -> None:
     assert tool.config == {"category": {"any": "json"}}
     assert tool.category is None
     warning = only(check(service_item(service), tool_item(raw), severity="warning"))
-    assert warning.key == "category"
-    assert "config param" in warning.problem
-    assert "rename" in warning.fix
+    assert_problem(warning, "category", "config param", "rename")
 
 
 def test_a_key_of_trustgraphs_that_the_service_declares_is_both() -> None:
@@ -268,15 +261,13 @@ def test_a_key_of_trustgraphs_that_the_service_declares_is_both() -> None:
 @pytest.mark.parametrize("name", ["tell a joke", "scherz-erzählen", "t" * 65, "tools.joke"])
 def test_a_name_that_models_refuse_is_a_warning(name: str) -> None:
     found = tool_problem("warning", name=name)
-    assert found.key == "name"
-    assert "64 letters" in found.fix
+    assert_problem(found, "name", fix="64 letters")
 
 
 @pytest.mark.parametrize("description", ["", "  "])
 def test_an_empty_description_is_a_warning(description: str) -> None:
     found = tool_problem("warning", description=description)
-    assert found.key == "description"
-    assert "what the tool does" in found.fix
+    assert_problem(found, "description", fix="what the tool does")
 
 
 def test_every_mistake_of_one_descriptor_is_found() -> None:
@@ -383,8 +374,7 @@ def test_the_root_is_an_object(schema: dict[str, Any], problem: str) -> None:
 @pytest.mark.parametrize("schema", [True, "object", [{"type": "object"}], 3])
 def test_a_schema_is_an_object(schema: object) -> None:
     found = only(check(service_item(), tool_item(BARE | {"input-schema": schema})))
-    assert found.key == "input-schema"
-    assert "not an object" in found.problem
+    assert_problem(found, "input-schema", "not an object")
 
 
 TOPIC: dict[str, Any] = {"type": "object", "properties": {"topic": {"type": "string"}}, "required": ["topic"]}
@@ -492,16 +482,13 @@ def test_a_schema_beside_other_arguments_is_an_error(schema: dict[str, Any], key
 )
 def test_a_wrong_keyword_has_its_path_and_fix(keywords: dict[str, Any], key: str, problem: str, fix: str) -> None:
     found = only(check(service_item(), tool_item(BARE | {"input-schema": {"type": "object"} | keywords})))
-    assert found.key == f"input-schema.{key}"
-    assert problem in found.problem
-    assert fix in found.fix
+    assert_problem(found, f"input-schema.{key}", problem, fix)
 
 
 def test_another_dialect_is_a_warning() -> None:
     schema = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}
     found = only(check(service_item(), tool_item(BARE | {"input-schema": schema}), severity="warning"))
-    assert found.key == "input-schema.$schema"
-    assert "2020-12" in found.fix
+    assert_problem(found, "input-schema.$schema", fix="2020-12")
 
 
 def test_the_depth_of_a_schema_is_limited() -> None:
@@ -562,9 +549,7 @@ def test_a_reference_to_an_address_is_an_error(
 )
 def test_the_metaschema_is_applied(field: str, keywords: dict[str, Any], key: str, problem: str) -> None:
     found = only(check_schema_of(field, keywords))
-    assert found.key == (f"{field}.{key}" if key else field)
-    assert problem in found.problem
-    assert "JSON Schema 2020-12" in found.fix
+    assert_problem(found, f"{field}.{key}" if key else field, problem, "JSON Schema 2020-12")
 
 
 @FIELDS
@@ -766,8 +751,7 @@ def test_a_key_that_is_right_is_never_proposed_for_another() -> None:
 
 def test_no_id_at_all() -> None:
     problem = only(check(service_item(without(JOKE_SERVICE, "id"), key="")))
-    assert problem.key == "id"
-    assert 'add "id"' in problem.fix
+    assert_problem(problem, "id", fix='add "id"')
 
 
 @pytest.mark.parametrize(
@@ -823,9 +807,7 @@ def test_no_id_at_all() -> None:
 )
 def test_an_error_in_a_service_has_its_key_and_fix(changes: dict[str, Any], key: str, problem: str, fix: str) -> None:
     found = service_problem(**changes)
-    assert found.key == key
-    assert problem in found.problem
-    assert fix in found.fix
+    assert_problem(found, key, problem, fix)
 
 
 @pytest.mark.parametrize(
@@ -847,17 +829,13 @@ def test_an_error_in_an_instance(instance: dict[str, Any], key: str, problem: st
     first = {"id": "joke-1", "request-queue": "request:tg:joke-1", "response-queue": "response:tg:joke-1"}
     second = {"id": "joke-2", "request-queue": "request:tg:joke-2", "response-queue": "response:tg:joke-2"}
     found = service_problem(instances=[first, second | instance])
-    assert found.key == key
-    assert problem in found.problem
-    assert fix in found.fix
+    assert_problem(found, key, problem, fix)
 
 
 def test_two_instances_on_one_topic_are_worth_a_warning() -> None:
     instances = [{"id": "a", "request-queue": "request:tg:x"}, {"id": "b", "request-queue": "request:tg:x"}]
     found = service_problem("warning", instances=instances)
-    assert found.key == "instances[1].request-queue"
-    assert "the same topic as instance 'a'" in found.problem
-    assert "topic of its own" in found.fix
+    assert_problem(found, "instances[1].request-queue", "the same topic as instance 'a'", "topic of its own")
 
 
 def test_an_instance_may_share_the_services_own_queue() -> None:
@@ -876,9 +854,7 @@ def test_an_instance_may_share_the_services_own_queue() -> None:
 )
 def test_an_unknown_key_of_a_service_is_a_warning(changes: dict[str, Any], key: str, fix: str) -> None:
     found = service_problem("warning", **changes)
-    assert found.key == key
-    assert "ignored" in found.problem
-    assert fix in found.fix
+    assert_problem(found, key, "ignored", fix)
 
 
 def test_a_description_is_a_note_to_people() -> None:
@@ -887,8 +863,7 @@ def test_a_description_is_a_note_to_people() -> None:
 
 def test_an_id_other_than_the_items_key_is_worth_a_note() -> None:
     found = only(check(service_item(key="jokes"), severity="info"))
-    assert found.key == "id"
-    assert "'jokes'" in found.problem
+    assert_problem(found, "id", "'jokes'")
 
 
 def test_every_mistake_of_one_service_is_found() -> None:
@@ -927,9 +902,7 @@ def test_every_mistake_of_one_service_is_found() -> None:
 )
 def test_a_bad_policy_of_a_service_or_of_a_tool(policy: object, key: str, problem: str, fix: str) -> None:
     for found in (service_problem(policy=policy), tool_problem(policy=policy)):
-        assert found.key == key
-        assert problem in found.problem
-        assert fix in found.fix
+        assert_problem(found, key, problem, fix)
 
 
 def test_every_mistake_in_a_policy_is_found() -> None:
