@@ -2,24 +2,23 @@
 ``python -m tests.helpers.traced_service URL TOPIC ENDPOINT INSTANCE``.
 
 What it does is told by the argument ``do``: ``stream`` comes in chunks; ``trip`` fails, and ``dawdle`` takes a second, at
-the instance ``a`` alone, so that a second attempt goes well. It prints ``ready``; when its parent's end of the pipe closes,
-it stops, sends its last spans and ends.
+the instance ``a`` alone, so that a second attempt goes well. It prints ``ready``; at SIGTERM it stops, sends its last spans
+and ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import subprocess
+import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import dispatch
 from tests.helpers.otlp_collector import exporting
+from tests.helpers.python_processes import running
 
-ROOT = Path(__file__).parents[2]
 CHUNKS = 20
 TRIPPED = "tripped"
 """The type of the error at instance ``a``."""
@@ -48,31 +47,19 @@ class Traced(dispatch.ToolService):
 @contextlib.contextmanager
 def traced_process(url: str, topic: str, endpoint: str, instance: str) -> Iterator[None]:
     """The service, ready; it has sent all its spans, and ended, at the end. Killed if it does not."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", __name__, url, topic, endpoint, instance],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        line = process.stdout.readline()
-        assert line == "ready\n", f"the traced service did not start: {line!r}"
+    with running("-m", __name__, url, topic, endpoint, instance, ready="ready") as program:
         yield
-        process.communicate(timeout=60)
-        assert process.returncode == 0
-    finally:
-        process.kill()
-        process.communicate()
+        assert program.end(signal.SIGTERM) == 0, program.text()
 
 
 async def _main(url: str, topic: str, endpoint: str, instance: str) -> None:
     provider = exporting(endpoint, f"service-{instance}")
     telemetry = dispatch.Telemetry(tracer_provider=provider, metrics=False)
     async with dispatch.ToolServer(Traced(instance), url, service=topic, instance=instance, telemetry=telemetry):
+        ended = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
         print("ready", flush=True)  # noqa: T201 - what the parent waits for
-        # The parent's end of the pipe closes when it ends, however it ends.
-        await asyncio.to_thread(sys.stdin.read)
+        await ended.wait()
     provider.shutdown()
 
 

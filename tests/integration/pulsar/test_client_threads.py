@@ -16,7 +16,8 @@ from dispatch.devtools.localbroker import Endpoint
 from dispatch.transports.pulsar import transport
 from dispatch.transports.pulsar.client import keep_thread_state
 from tests.helpers.catalogs import catalog_of, unique_topic
-from tests.helpers.echo_service import ROOT, Echo
+from tests.helpers.echo_service import Echo
+from tests.helpers.python_processes import REPO
 
 pytestmark = pytest.mark.pulsar
 
@@ -105,7 +106,7 @@ asyncio.run(main())
 def test_the_process_ends_however_it_ends(pulsar_endpoint: Endpoint, ending: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", SCRIPT.format(ending=ENDINGS[ending]), pulsar_endpoint.service_url, unique_topic()],
-        cwd=ROOT,
+        cwd=REPO,
         capture_output=True,
         text=True,
         timeout=60,

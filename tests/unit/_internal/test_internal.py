@@ -40,7 +40,7 @@ from dispatch._internal import (
     scalar_value,
 )
 from tests.helpers.clock import START, VirtualClockLoop, advance, idle, run, virtual_loop
-from tests.helpers.echo_service import ROOT
+from tests.helpers.python_processes import REPO
 from tests.helpers.run_profile import examples
 
 
@@ -101,7 +101,7 @@ def test_interpreter_exits_despite_a_blocked_thread() -> None:
         "DaemonThreads('stuck').submit(threading.Event().wait); print('ends')"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S, check=False
+        [sys.executable, "-c", program], cwd=REPO, capture_output=True, text=True, timeout=WAIT_S, check=False
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ends\n", "")
 
