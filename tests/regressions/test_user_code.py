@@ -41,7 +41,7 @@ from tests.unit.calling.test_execution import LocalTool, call
 from tests.unit.catalog.live.test_registry import Followed
 from tests.unit.search.embedders import WordEmbedder
 from tests.unit.search.test_tool_search import make_catalog
-from tests.unit.trustgraph.test_wrap import ARGUMENTS, CONFIG, Published, ha
+from tests.unit.trustgraph.test_client import ARGUMENTS, CONFIG, Published, ha
 
 
 class UnreadableError(Exception):
