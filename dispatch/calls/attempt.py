@@ -459,7 +459,7 @@ class Attempt(msgspec.Struct, eq=False):
             is_repeatable=tool.repeatable,
             is_redeliverable=tool.is_durable and tool.may_be_redelivered(options.idempotency_key),
             place=self.admission.place,
-            waiter=None if call.is_stream else loop.create_future(),
+            waiter=loop.create_future() if not call.is_stream or call.stream_deadline is not None else None,
         )
         if options.idempotency_key is not None:
             request.run_until = call.deadline  # it runs on when its attempt ends: the next attempt gets its reply
@@ -799,8 +799,8 @@ class Attempts:
                 selected = self._select(attempt, pool)  # d
                 request = attempt.create_request(self._loop, pool.tally)
                 selected.instance.send(request, attempt)  # e
-                if not call.is_stream:
-                    settled = await request
+                settled = None if request.waiter is None else await request  # None: its chunks are read
+                if settled is not None:
                     attempt.conclude(settled)
                 elif await attempt.read_first_chunk(request, self._now):
                     self._begin_stream(selected, request)

@@ -377,7 +377,7 @@ class Calls:
                         if attempt.first_chunk is not None:
                             assert attempt.replies is not None
                             if on_begin is not None:
-                                on_begin(attempt.replies.is_whole)
+                                on_begin(False)
                             observer.on_first_chunk(self._now() - started)
                             observer.on_chunk(attempt.first_chunk)
                             yield attempt.first_chunk
@@ -387,6 +387,13 @@ class Calls:
                     finally:
                         self._attempts.end_stream(attempt)
                 result, reply = self._result(call, attempt, started), NO_PROPERTIES
+                if result.text and attempt.first_chunk is None:  # it is no stream
+                    whole, result = result.text, msgspec.structs.replace(result, text="")
+                    observer.on_first_chunk(result.duration)
+                    observer.on_chunk(whole)
+                    if on_begin is not None:
+                        on_begin(True)
+                    yield whole
                 if type(attempt.settled) is Answer:
                     reply = attempt.settled.trace_context
         except BaseException:

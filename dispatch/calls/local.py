@@ -277,7 +277,7 @@ class LocalExecution:
 
     def _settle(self, answer: Answer) -> None:
         """End with the whole result, which is the only chunk of a stream."""
-        if self.request.buffer is not None and answer.text:
+        if self.request.buffer is not None and answer.text and not self.request.is_undecided:
             self.request.add_text(answer.text, utf8_size(answer.text))
         self.request.settle(answer)
 

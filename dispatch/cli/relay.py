@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -33,6 +34,9 @@ from dispatch.relay import Relay, RelayConfig, RelayError
 
 CHECK_S: Final = 1.0
 """Seconds between two checks whether the configuration has changed."""
+YOUNG_OBJECTS: Final = 10_000
+"""Objects after which the garbage collection looks at the new ones: more than the calls in flight have. They form no cycles;
+at Python's 700, each burst of 24 calls was looked at, which took 8 % of the time of a call."""
 
 
 @with_settings(*ADMIN, "broker", "token_file", "trust_certs")
@@ -115,6 +119,7 @@ async def run_relay(made: Relay, path: str, settings: Settings, *, json: bool) -
             loop.create_task(_reload(made, path, settings, hangup, json=json)),
             loop.create_task(_feed_watchdog()),
         ]
+        spare_collections()
         report(
             "ready",
             f"Relaying {_name_services(made)}. Ctrl-C finishes calls in flight and stops.",
@@ -135,6 +140,13 @@ async def run_relay(made: Relay, path: str, settings: Settings, *, json: bool) -
             loop.remove_signal_handler(number)
     report("stopped", f"Stopped. {format_count(made.requests, 'request')} received.", json=json)
     return received
+
+
+def spare_collections() -> None:
+    """Let the garbage collection leave out what the relay has loaded, which took 40 ms of each full one, and come seldom."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS)
 
 
 async def _reload(made: Relay, path: str, settings: Settings, hangup: asyncio.Event, *, json: bool) -> None:

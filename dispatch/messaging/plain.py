@@ -173,10 +173,11 @@ class PendingReply(msgspec.Struct, eq=False):
             if request.reply_bytes > request.max_reply_bytes:
                 request.settle(Overflow("max-response-bytes"))
                 return
+            if reply.end_of_stream and (request.chunks == 1 if buffer is None else request.is_undecided):
+                whole = "".join((*self.parts, text)) if self.parts else text
+                request.settle(create_answer(whole, properties, request.chunks))
+                return
             if buffer is None:
-                if reply.end_of_stream and request.chunks == 1:
-                    request.settle(create_answer(text, properties))
-                    return
                 request.add_text(text, size)
             elif Property.MORE in properties and not reply.end_of_stream:
                 self.parts.append(text)
@@ -209,8 +210,11 @@ TOMBSTONE_AGE_S = 60.0
 minute covers most."""
 MAX_TOMBSTONES = 100_000
 """Ids remembered at most: about 20 MB."""
-_NONCE_BYTES = 6
-"""Random bytes in each id: a reader of one reply on a shared response topic cannot guess the id of the next request."""
+_NONCE_CHARS = 12
+"""Random hexadecimal digits in each id: a reader of one reply on a shared response topic cannot guess the id of the next
+request."""
+_NONCES = 64
+"""Random parts of ids that are made at once: each question to the system lets another thread of the process go first."""
 MAX_PENDING = 65_536
 """Requests that may wait for replies at once."""
 RETRY_AFTER_S = 1.0
@@ -247,6 +251,7 @@ class Correlator:
         self.identity = Identity(os.urandom(SECRET_BYTES).hex())
         """Of the dispatcher: its secret shows services whose requests these are."""
         self._count = 0
+        self._nonces: list[str] = []
         self._max_buffer = max_buffer
         self._pending: dict[str, PendingReply] = {}
         self._deadlines = DeadlineTimer(self._pending.values(), attrgetter("request.deadline"), PendingReply.expire)
@@ -271,7 +276,10 @@ class Correlator:
     def new_id(self) -> str:
         """Return an id that was never used before: the dispatcher's key, a number that counts up, and random digits."""
         self._count += 1
-        return f"{self.identity.prefix}{self._count:x}-{os.urandom(_NONCE_BYTES).hex()}"
+        if not self._nonces:
+            digits = os.urandom(_NONCES * _NONCE_CHARS // 2).hex()
+            self._nonces = [digits[start : start + _NONCE_CHARS] for start in range(0, len(digits), _NONCE_CHARS)]
+        return f"{self.identity.prefix}{self._count:x}-{self._nonces.pop()}"
 
     def send(
         self, request: Request, publisher: Publisher, properties: Mapping[str, str], topic: object | None = None

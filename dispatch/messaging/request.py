@@ -342,8 +342,8 @@ class Request(OutgoingRequest):
         on_settled: called once ``settled`` is set.
         missing: index of the chunk that is missing while later ones arrived; None: none is known to be.
         buffer: the chunks of a stream that wait for their reader; None: the whole reply is wanted.
-        waiter: of the caller that wants the whole reply. perf: a caller that knows the event loop gives it; asking for the
-            running loop is a system call.
+        waiter: of the caller that wants the whole reply, or cannot know whether it is a stream. perf: a caller that knows the
+            event loop gives it; asking for the running loop is a system call.
     """
 
     limit_name: str = "call"
@@ -365,21 +365,20 @@ class Request(OutgoingRequest):
     on_settled: Callable[[], object] | None = None
     missing: int | None = None
     buffer: ChunkBuffer | None = None
-    waiter: asyncio.Future[Settled] | None = None
+    waiter: asyncio.Future[Settled | None] | None = None
     _texts: list[str] | None = None
 
     def __post_init__(self) -> None:
-        if self.waiter is not None:
-            return
-        if self.idle is None:
-            self.waiter = asyncio.get_running_loop().create_future()
-        else:
+        if self.idle is not None:
             self.buffer = ChunkBuffer(self.idle, self.expire, self._on_read)
+        elif self.waiter is None:
+            self.waiter = asyncio.get_running_loop().create_future()
 
     # -- the caller ---------------------------------------------------------------------------------------------
 
-    def __await__(self) -> Generator[Any, None, Settled]:
-        """Wait for the end. A cancellation of the caller abandons the request."""
+    def __await__(self) -> Generator[Any, None, Settled | None]:
+        """Wait for the end; None: it is a stream, whose first chunk has arrived. A cancellation of the caller abandons the
+        request."""
         assert self.waiter is not None, "a stream is read, not awaited"
         try:
             return (yield from self.waiter.__await__())
@@ -424,9 +423,9 @@ class Request(OutgoingRequest):
             self.buffer.start(read_step)
 
     @property
-    def is_whole(self) -> bool:
-        """Whether a stream has ended, and its reader has read all chunks."""
-        return self.settled is not None and (self.buffer is None or not self.buffer.size)
+    def is_undecided(self) -> bool:
+        """Whether the caller waits to see if the reply is a stream: if it is not, the answer has its text."""
+        return self.buffer is not None and self.waiter is not None and not self.waiter.done()
 
     def begin_stream(self, deadline: float, limit_name: str, idle: float) -> None:
         """The first chunk was read: the limits of a stream are in force, in place of those of a call."""
@@ -445,6 +444,8 @@ class Request(OutgoingRequest):
             self._on_read(size + CHUNK_BYTES)
         elif text and self.settled is None:
             buffer.add(text, size)
+            if self.waiter is not None and not self.waiter.done():
+                self.waiter.set_result(None)
         else:
             buffer.record_progress()
             self._on_read(size + CHUNK_BYTES)
@@ -468,7 +469,7 @@ class Request(OutgoingRequest):
             self.executor.on_settled(self)
         if self.buffer is not None:
             self.buffer.end()
-        elif self.waiter is not None and not self.waiter.done():
+        if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(settled)
         if self.on_settled is not None:
             self.on_settled()

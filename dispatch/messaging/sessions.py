@@ -165,7 +165,7 @@ def _on_reply(event: ReplyReceived, session: Session) -> Disposition:
         text = str(payload, "utf-8")  # perf: as _decode_text and _answer, without a call of each
     except UnicodeDecodeError as error:
         return _end_unreadable(request, error)
-    if request.buffer is not None and text:
+    if request.buffer is not None and text and not request.is_undecided:
         request.add_text(text, len(payload))
         text = ""
     request.settle(
@@ -198,9 +198,10 @@ def _on_end(event: EndReceived, session: Session) -> Disposition:
     text = _decode_text(request, event.payload)
     if text is None:
         return _MALFORMED
-    if text:
+    if text and not request.is_undecided:
         request.add_text(text, len(event.payload))
-    request.settle(_answer(request, request.text, event.trace, session))
+        text = request.text
+    request.settle(_answer(request, text or request.text, event.trace, session))
     return _MATCHED
 
 

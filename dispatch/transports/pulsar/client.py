@@ -20,7 +20,7 @@ import re
 import threading
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,7 @@ import pulsar
 
 from dispatch._internal import DaemonThreads
 from dispatch.errors import TransportError
+from dispatch.telemetry.observers import NO_PROPERTIES
 from dispatch.transports.base import Mode, Security
 from dispatch.transports.errors import bad_address, closed, opening_failed
 
@@ -488,22 +489,26 @@ class ClosedHandle:
     def close(self) -> None:
         """Do nothing."""
 
-    def send_async(self, *_args: object, **_options: object) -> None:
-        """Raise pulsar.AlreadyClosed."""
+    @property
+    def _producer(self) -> Any:
         raise pulsar.AlreadyClosed("the producer was closed")
 
 
 CLOSED_HANDLE = ClosedHandle()
 
 
-def send_plain(producer: Any, payload: bytes, on_receipt: Receipt) -> None:
-    """Send a message without properties, past the checks of ``Producer.send_async``.
+def send_message(
+    producer: Any, payload: bytes, on_receipt: Receipt, properties: Mapping[str, str] = NO_PROPERTIES
+) -> None:
+    """Send a message, past the checks of ``Producer.send_async`` for what dispatch never gives it.
 
     Raises:
         Exception: pulsar-client cannot send it, or the producer is closed.
     """
     builder = _pulsar.MessageBuilder()
     builder.content(payload)
+    for name, value in properties.items():
+        builder.property(name, value)
     producer._producer.send_async(builder.build(), on_receipt)
 
 

@@ -47,7 +47,7 @@ from dispatch.transports.pulsar.client import (
     keep_thread_state,
     pause,
     receive_arrived,
-    send_plain,
+    send_message,
 )
 from dispatch.transports.pulsar.supervisor import SILENT_S, ConnectionSupervisor, TopicHandle
 
@@ -315,7 +315,7 @@ class MessageSender:
             self._witnesses[publisher] = self._clock()
             on_receipt = partial(self._on_witness_receipt, publisher, packets)
         try:
-            send_plain(publisher.raw, payload, on_receipt)
+            send_message(publisher.raw, payload, on_receipt)
         except Exception:  # pulsar-client cannot send it at all: the session's probes report a connection that stays so
             packets.dropped += 1
             if is_witness:
@@ -386,9 +386,10 @@ class MessageSender:
             return
         self._outstanding.add(ticket)
         payload, properties = ticket.payload, ticket.properties
+        assert payload is not None and properties is not None  # it is sent once
         ticket.payload = ticket.properties = None
         try:
-            ticket.publisher.raw.send_async(payload, partial(self._on_receipt, ticket), properties=properties)
+            send_message(ticket.publisher.raw, payload, partial(self._on_receipt, ticket), properties)
         except Exception as error:  # pulsar-client raises for a message that it cannot send at all
             self.receipts.append((ticket, message_rejected(error, topic=ticket.publisher.topic)))
             self.is_urgent = True
@@ -399,7 +400,11 @@ class MessageSender:
         its call, when its topic is connected again."""
         if publisher.is_dormant or not publisher.raw.is_connected():
             return False
-        return publisher.opens_on_demand or all(inbox.raw.is_connected() for inbox in self.inboxes)
+        if not publisher.opens_on_demand:
+            for inbox in self.inboxes:  # perf: no generator; each message asks
+                if not inbox.raw.is_connected():
+                    return False
+        return True
 
     def _hold(self, publisher: PulsarPublisher, item: PulsarTicket | bytes) -> bool:
         """Hold a message or packet until ``publisher`` is open again. Return False if too many wait."""
@@ -1105,7 +1110,7 @@ class PulsarTransport:
             answer = answer_late(message.data())
             publisher = None if answer is None else self._publishers.get(answer[0])
             if answer is not None and publisher is not None:
-                send_plain(publisher.raw, answer[1], _ignore_receipt)
+                send_message(publisher.raw, answer[1], _ignore_receipt)
         except Exception as error:  # of any kind: it would end the process
             logger.debug("no late answer: %s", type(error).__name__)
 

@@ -16,6 +16,7 @@ from dispatch.transports.base import Security
 from dispatch.transports.pulsar import client as link_module
 from dispatch.transports.pulsar.client import (
     CLOSED_HANDLE,
+    send_message,
     OPERATION_TIMEOUT_S,
     RECEIVER_QUEUE,
     PulsarClient,
@@ -423,6 +424,6 @@ async def test_nothing_is_opened_on_a_client_that_was_closed() -> None:
 
 async def test_a_closed_producer_takes_nothing_and_closes_again() -> None:
     with pytest.raises(pulsar.AlreadyClosed):
-        CLOSED_HANDLE.send_async(b"")
+        send_message(CLOSED_HANDLE, b"", lambda *_: None)
     assert not CLOSED_HANDLE.is_connected()
     await close_opened(CLOSED_HANDLE)
