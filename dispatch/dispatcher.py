@@ -819,7 +819,8 @@ class Dispatcher:
         options = CallOptions(user, timeout, idle_timeout, idempotency_key, priority, None, by_model, context)
         started = self._running.now()
         resolved = await self._resolve(tool, version, user, idempotency_key, timeout)
-        chunks = self._running_calls.stream(resolved, arguments, options, on_result, on_begin=on_begin, started=started)
+        calls = self._running_calls
+        chunks = await calls.stream(resolved, arguments, options, on_result, on_begin=on_begin, started=started)
         async with contextlib.aclosing(chunks):  # closing the outer generator closes the inner one at once
             async for chunk in chunks:
                 yield chunk

@@ -846,24 +846,14 @@ class Relay:
         Raises:
             DispatchError: it failed before its first chunk.
         """
-        if tool.is_single_flight or tool.policy.hedging is not None:
-            return (await self.call(tool, arguments, options)).text
-        whole: list[bool] = []
-        chunks = self.dispatcher._running_calls.stream(tool, arguments, options, on_begin=whole.append)
-        first = await anext(chunks, "")
-        if whole == [False]:
-            return _prepend(first, chunks)
-        await anext(chunks, None)  # the end of the call is observed
-        return first
-
-
-async def _prepend(first: str, chunks: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
-    try:
-        yield first
-        async for chunk in chunks:
-            yield chunk
-    finally:
-        await chunks.aclose()
+        streams: list[AsyncGenerator[str, None]] = []
+        on_stream = None if tool.is_single_flight or tool.policy.hedging is not None else streams.append
+        result = await self.dispatcher._running_calls.perform(tool, arguments, options, on_stream=on_stream)
+        if streams:
+            return streams[0]
+        if result.error is not None:
+            raise result.error
+        return result.text
 
 
 async def _stop_server(server: ToolServer, stop: Callable[[], Awaitable[None]]) -> None:

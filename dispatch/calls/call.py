@@ -275,8 +275,19 @@ class Calls:
         options: CallOptions = NO_OPTIONS,
         *,
         started: float | None = None,
+        on_stream: Callable[[AsyncGenerator[str, None]], object] | None = None,
+        is_stream: bool = False,
+        on_result: Callable[[CallResult], object] | None = None,
     ) -> CallResult:
-        """Make one call and return its result; only cancellation is raised. ``started``: when it began, if before now."""
+        """Make one call and return its result; only cancellation is raised.
+
+        Args:
+            started: when it began, if before now.
+            on_stream: the reply may be a stream: receives its chunks when the first one has arrived. The call goes on until
+                they end, and what is returned is no result.
+            is_stream: the limits are those of a stream, and not those of a call until the first chunk.
+            on_result: receives the result of a stream, without its text, before the last step. What it raises is logged.
+        """
         if started is None:
             started = self._now()
         runtime = self._runtime
@@ -291,7 +302,17 @@ class Calls:
                 call = await self._authorize(tool, tool.requirement, observer, options, started)
             if call is None:
                 check = self._argument_check
-                call = prepare_call(tool, guards, observer, arguments, options, started, check)  # 3 deadline
+                call = prepare_call(  # 3 deadline
+                    tool,
+                    guards,
+                    observer,
+                    arguments,
+                    options,
+                    started,
+                    check,
+                    is_stream=on_stream is not None,
+                    begins_as_call=not is_stream,
+                )
             if isinstance(call, DispatchError):
                 result = self._failure(tool, call, options.user, started)
             else:
@@ -299,12 +320,17 @@ class Calls:
                 calls.count += 1  # perf: not as context managers, which are two function calls each
                 pool_calls.count += 1
                 try:
-                    if tool.is_single_flight and options.idempotency_key is None:
+                    if tool.is_single_flight and options.idempotency_key is None and on_stream is None:
                         result = await self._share(call, started)
                     else:
                         attempt = await self._attempts.begin(call)  # 4 attempts
                         if attempt.outcome is not _SUCCESS:
                             attempt = await self._attempts.retry(call, attempt)
+                        if on_stream is not None and attempt.first_chunk is not None:
+                            chunks = self._read_chunks(call, attempt, started, on_result)
+                            await anext(chunks)  # it counts the call from here on
+                            on_stream(chunks)
+                            return self._result(call, attempt, started)
                         result = self._result(call, attempt, started)  # 5 result
                         if type(attempt.settled) is Answer:
                             reply = attempt.settled.trace_context
@@ -333,69 +359,61 @@ class Calls:
         on_begin: Callable[[bool], object] | None = None,
         started: float | None = None,
     ) -> AsyncGenerator[str, None]:
-        """Make one call and yield the chunks of its reply as they arrive: the same steps as :meth:`perform`.
+        """Make one call and return the chunks of its reply, to be read as they arrive, once the first one is there.
 
         Args:
-            started: see :meth:`perform`.
-            on_begin: the reply may be a stream or not: until its first chunk the limits are those of a call. Called before
-                that is yielded, with whether it is the whole reply.
-            on_result: receives the result, without its text, before the last step. What it raises is logged.
+            started, on_result: see :meth:`perform`.
+            on_begin: the reply may be a stream or not: until its first chunk the limits are those of a call. Receives whether
+                it is the whole reply.
+
+        Raises:
+            DispatchError: the call failed; also while the chunks are read.
+        """
+        streams: list[AsyncGenerator[str, None]] = []
+        result = await self.perform(
+            tool,
+            arguments,
+            options,
+            started=started,
+            on_stream=streams.append,
+            is_stream=on_begin is None,
+            on_result=on_result,
+        )
+        if not streams:
+            if on_result is not None:
+                self._listeners.call(on_result, msgspec.structs.replace(result, text=""))
+            if result.error is not None:
+                raise result.error
+        if on_begin is not None and (streams or result.text):
+            on_begin(not streams)
+        return streams[0] if streams else _yield_whole(result.text)
+
+    async def _read_chunks(
+        self, call: Call, attempt: Attempt, started: float, on_result: Callable[[CallResult], object] | None
+    ) -> AsyncGenerator[str, None]:
+        """Yield ``""``, and then the chunks of a stream that has begun; end its call (steps 5 and 6).
 
         Raises:
             DispatchError: the call failed; the chunks before that were yielded.
         """
-        if started is None:
-            started = self._now()
-        guards = self._runtime.guards_of(tool)
-        observer = guards.observer.start_call(tool, started, options.user)
-        if guards.records is not None:
-            guards.records.in_flight += 1
-        call: Call | DispatchError | None = None
+        tool, guards, observer, options = call.tool, call.guards, call.observer, call.options
+        assert attempt.first_chunk is not None and attempt.replies is not None
         try:
-            if tool.requirement is not None:
-                call = await self._authorize(tool, tool.requirement, observer, options, started)
-            if call is None:
-                check = self._argument_check
-                call = prepare_call(
-                    tool,
-                    guards,
-                    observer,
-                    arguments,
-                    options,
-                    started,
-                    check,
-                    is_stream=True,
-                    begins_as_call=on_begin is not None,
-                )
-            if isinstance(call, DispatchError):
-                result, reply = self._failure(tool, call, options.user, started), NO_PROPERTIES
-            else:
-                with guards.calls, self._runtime.pool_calls_of(tool):
-                    attempt = await self._attempts.run(call)
-                    try:
-                        self._attempts.follow_stream(attempt)
-                        if attempt.first_chunk is not None:
-                            assert attempt.replies is not None
-                            if on_begin is not None:
-                                on_begin(False)
-                            observer.on_first_chunk(self._now() - started)
-                            observer.on_chunk(attempt.first_chunk)
-                            yield attempt.first_chunk
-                            async for chunk in attempt.replies:
-                                observer.on_chunk(chunk)
-                                yield chunk
-                    finally:
-                        self._attempts.end_stream(attempt)
-                result, reply = self._result(call, attempt, started), NO_PROPERTIES
-                if result.text and attempt.first_chunk is None:  # it is no stream
-                    whole, result = result.text, msgspec.structs.replace(result, text="")
-                    observer.on_first_chunk(result.duration)
-                    observer.on_chunk(whole)
-                    if on_begin is not None:
-                        on_begin(True)
-                    yield whole
-                if type(attempt.settled) is Answer:
-                    reply = attempt.settled.trace_context
+            with guards.calls, self._runtime.pool_calls_of(tool):
+                try:
+                    self._attempts.follow_stream(attempt)
+                    yield ""
+                    observer.on_first_chunk(self._now() - started)
+                    observer.on_chunk(attempt.first_chunk)
+                    yield attempt.first_chunk
+                    async for chunk in attempt.replies:
+                        observer.on_chunk(chunk)
+                        yield chunk
+                finally:
+                    self._attempts.end_stream(attempt)
+            result, reply = self._result(call, attempt, started), NO_PROPERTIES
+            if type(attempt.settled) is Answer:
+                reply = attempt.settled.trace_context
         except BaseException:
             self._cancel(tool, guards, call, options, started, observer)
             raise
@@ -517,3 +535,9 @@ class Calls:
             return error
         permissions = self._authorizer.known_permissions(user, self._now())
         return add_alternatives(error, self._alternatives(tool.label, permissions))
+
+
+async def _yield_whole(text: str) -> AsyncGenerator[str, None]:
+    """Yield a whole reply, if it has any text, as the chunks of a stream."""
+    if text:
+        yield text

@@ -151,7 +151,7 @@ async def perform_call(calls: Calls, tool: ResolvedTool, given: Mapping[str, Any
 async def stream_call(calls: Calls, tool: ResolvedTool, given: Mapping[str, Any], options: CallOptions) -> str:
     """Call ``tool`` likewise, give each chunk to the callback, and return all of them, joined."""
     chunks: list[str] = []
-    stream = calls.stream(tool, given["arguments"] or {}, options)
+    stream = await calls.stream(tool, given["arguments"] or {}, options)
     async with contextlib.aclosing(stream):  # a callback that raises must not leave it open
         async for chunk in stream:
             chunks.append(chunk)
