@@ -166,6 +166,7 @@ class ChunkBuffer:
         on_idle: called once, with the limit that passed: :data:`TOOL_IDLE` or :data:`READER_IDLE`.
         on_read: called with the bytes of the chunks, as in :attr:`size`, that were read since it was called last, in steps
             that :meth:`start` is given.
+        loop: the running one, if it is known. perf: asking for it is a system call.
 
     Attributes:
         size: bytes of the chunks that wait: the payload and :data:`CHUNK_BYTES` for each.
@@ -193,9 +194,10 @@ class ChunkBuffer:
         idle: float,
         on_idle: Callable[[str], object],
         on_read: Callable[[int], object],
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._now = loop_clock()
+        self._loop = asyncio.get_running_loop() if loop is None else loop
+        self._now = loop_clock(self._loop)
         self._idle = idle
         self._on_idle = on_idle
         self._on_read = on_read
@@ -370,7 +372,8 @@ class Request(OutgoingRequest):
 
     def __post_init__(self) -> None:
         if self.idle is not None:
-            self.buffer = ChunkBuffer(self.idle, self.expire, self._on_read)
+            loop = None if self.waiter is None else self.waiter.get_loop()
+            self.buffer = ChunkBuffer(self.idle, self.expire, self._on_read, loop)
         elif self.waiter is None:
             self.waiter = asyncio.get_running_loop().create_future()
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from prometheus_client import REGISTRY
 
 from dispatch import CallResult, Catalog, CatalogError, Outcome, ToolError, TransportError
 from dispatch.catalog import Item
@@ -225,6 +226,46 @@ async def test_a_stream_has_the_limit_of_a_call_until_its_first_chunk_and_then_t
         await instance.answer(properties, " did", end=False, topic=ANSWERS)
         assert (await answer_of(caller))[1]["response"] == " did"
         assert (await answer_of(caller))[1]["error"]["type"] == "idle-timeout"
+
+
+async def test_a_whole_reply_in_parts_is_one_message() -> None:
+    async with Peer.as_service(INSTANCE) as instance, relaying(), Peer.as_caller() as caller:
+        await caller.ask(request({"style": "pun"}), id="7")
+        _, properties = await instance.request()
+        await instance.answer(properties, "Why", end=False, topic=ANSWERS, chunk="0", more="1")
+        await idle()
+        assert caller.arrived.empty()
+        await instance.answer(properties, " not?", topic=ANSWERS, chunk="1")
+        assert await answer_of(caller) == ("7", {"error": None, "response": "Why not?", "end_of_stream": True})
+        await idle()
+        assert caller.arrived.empty()
+
+
+async def test_only_a_stream_has_a_first_chunk() -> None:
+    async def stream() -> AsyncIterator[str]:
+        yield "a"
+        await asyncio.sleep(1)
+        yield "b"
+
+    def count_first_chunks() -> float:
+        return REGISTRY.get_sample_value("dispatch_first_chunk_seconds_count", {"tool": "pun", "service": "lab"}) or 0.0
+
+    before = count_first_chunks()
+    replies = iter(["whole", stream()])
+    async with (
+        serving(lambda _: next(replies), request_queue=INSTANCE, response_queue=ANSWERS),
+        relaying() as relay,
+        Peer.as_caller() as caller,
+    ):
+        assert (await ask(caller, request({"style": "pun"})))["response"] == "whole"
+        assert count_first_chunks() == before, "a whole reply takes the path of a call"
+        assert (await ask(caller, request({"style": "pun"})))["response"] == "a"
+        assert count_first_chunks() == before + 1
+        guards = relay.dispatcher._running.guards_of(relay.dispatcher._live.resolver.fixed["pun"])
+        assert guards.calls.count == 1, "the call goes on until the stream ends"
+        assert [(await answer_of(caller))[1]["response"] for _ in range(2)] == ["b", ""]
+        await idle()
+        assert guards.calls.count == 0
 
 
 async def test_an_empty_reply_is_one_message() -> None:
