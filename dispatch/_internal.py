@@ -24,9 +24,9 @@ import msgspec
 
 
 def loop_clock(loop: asyncio.AbstractEventLoop | None = None) -> Callable[[], float]:
-    """Return the clock of ``loop``, or of the running one, in seconds. perf: a call reads it some ten times, and the ``time``
-    method of asyncio's own loops is Python code that calls ``time.monotonic``, at several times its cost; for those loops
-    the function itself is returned.
+    """Return the clock of ``loop``, or of the running one, in seconds. perf: a call reads it some ten times, and the
+    ``time`` method of asyncio's own loops is Python code that calls ``time.monotonic``, at several times its cost; for those
+    loops the function itself is returned.
 
     Raises:
         RuntimeError: no loop is running.

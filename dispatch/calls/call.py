@@ -363,8 +363,8 @@ class Calls:
 
         Args:
             started, on_result: see :meth:`perform`.
-            on_begin: the reply may be a stream or not: until its first chunk the limits are those of a call. Receives whether
-                it is the whole reply.
+            on_begin: the reply may be a stream or not: until its first chunk the limits are those of a call. Receives
+                whether it is the whole reply.
 
         Raises:
             DispatchError: the call failed; also while the chunks are read.
@@ -397,7 +397,8 @@ class Calls:
             DispatchError: the call failed; the chunks before that were yielded.
         """
         tool, guards, observer, options = call.tool, call.guards, call.observer, call.options
-        assert attempt.first_chunk is not None and attempt.replies is not None
+        assert attempt.first_chunk is not None
+        assert attempt.replies is not None
         try:
             with guards.calls, self._runtime.pool_calls_of(tool):
                 try:

@@ -344,8 +344,8 @@ class Request(OutgoingRequest):
         on_settled: called once ``settled`` is set.
         missing: index of the chunk that is missing while later ones arrived; None: none is known to be.
         buffer: the chunks of a stream that wait for their reader; None: the whole reply is wanted.
-        waiter: of the caller that wants the whole reply, or cannot know whether it is a stream. perf: a caller that knows the
-            event loop gives it; asking for the running loop is a system call.
+        waiter: of the caller that wants the whole reply, or cannot know whether it is a stream. perf: a caller that knows
+            the event loop gives it; asking for the running loop is a system call.
     """
 
     limit_name: str = "call"

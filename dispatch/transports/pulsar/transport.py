@@ -386,7 +386,8 @@ class MessageSender:
             return
         self._outstanding.add(ticket)
         payload, properties = ticket.payload, ticket.properties
-        assert payload is not None and properties is not None  # it is sent once
+        assert payload is not None  # it is sent once
+        assert properties is not None
         ticket.payload = ticket.properties = None
         try:
             send_message(ticket.publisher.raw, payload, partial(self._on_receipt, ticket), properties)

@@ -16,12 +16,12 @@ from dispatch.transports.base import Security
 from dispatch.transports.pulsar import client as link_module
 from dispatch.transports.pulsar.client import (
     CLOSED_HANDLE,
-    send_message,
     OPERATION_TIMEOUT_S,
     RECEIVER_QUEUE,
     PulsarClient,
     close_opened,
     pause,
+    send_message,
 )
 from tests.helpers.clock import advance, idle, virtual_loop
 
