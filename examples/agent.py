@@ -56,7 +56,7 @@ CATALOG = dispatch.Catalog.of(
             "Return the exchange rate of two currencies, such as USD/EUR, at this moment.",
             "pair",
             category="money",
-            policy={"timeout": 0.3, "breaker": {"consecutive-failures": 1}},
+            policy={"timeout": 1, "breaker": {"consecutive-failures": 1}},
         ),
     ],
 )

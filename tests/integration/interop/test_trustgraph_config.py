@@ -110,7 +110,7 @@ async def test_a_service_that_is_killed_and_begins_with_an_empty_store(
             assert set(dispatcher.catalog.tools) == {"tell-joke", "tell-pun"}
             with serving_config(url, topics):  # its version begins at 0 again
                 await until(lambda: not dispatcher.catalog.tools)
-                assert dispatcher.registry.sources()[0].state == "ok"
+                await until(lambda: dispatcher.registry.sources()[0].state == "ok")  # in the next turn of the loop
                 await put_both(source, "tell-story")
                 await until(lambda: set(dispatcher.catalog.tools) == {"tell-story"})
 
