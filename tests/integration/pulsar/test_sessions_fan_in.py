@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 import sys
 import time
 
@@ -23,8 +24,8 @@ ROUNDS = by_profile(short=8, long=100)
 
 def count(callees: list[Callee]) -> tuple[int, int]:
     """Return the packets that they have sent, and how many of them were lost."""
-    statistics = [session.statistics for callee in callees for session in callee.table.sessions.values()]
-    return sum(each.packets_sent for each in statistics), sum(each.retransmissions for each in statistics)
+    found = [session.statistics for callee in callees for session in callee.table.sessions.values()]
+    return sum(each.packets_sent for each in found), sum(each.retransmissions for each in found)
 
 
 @pytest.mark.long
@@ -48,8 +49,12 @@ async def test_large_replies_of_many_at_once_are_hardly_retransmitted(pulsar_end
                 await have_all_answer()
         first_calls, first_sent, first_retransmitted = calls, *count(others)
         started = time.perf_counter()
+        shares: list[float] = []
         for _ in range(ROUNDS):
+            before = count(others)
             await have_all_answer()
+            sent, retransmitted = (now - then for now, then in zip(count(others), before, strict=True))
+            shares.append(retransmitted / sent)
         per_second = (calls - first_calls) / (time.perf_counter() - started)
         sent, retransmitted = count(others)
         assert sum(sum(callee.runs.values()) for callee in others) == calls
@@ -58,4 +63,7 @@ async def test_large_replies_of_many_at_once_are_hardly_retransmitted(pulsar_end
         assert caller.failures == []
         # A window that is divided too finely costs a round trip for every few kilobytes.
         assert sent <= 6 * calls
-        assert retransmitted <= sent / 100
+        # Beside other tests a single round may have more (18 of 1,710 packets of a run were seen); a loss that repeats is in
+        # most rounds.
+        assert statistics.median(shares) <= 0.01, shares
+        assert retransmitted <= sent / 20
