@@ -160,7 +160,7 @@ class SupervisedConnection(Protocol):
         """Return those of the handles that are subscriptions."""
 
     def exclusive_subscriptions(self) -> Iterable[TopicHandle]:
-        """Return those of the subscriptions that share their topic's messages with nobody, on non-persistent topics."""
+        """Return the exclusive subscriptions: all of non-persistent topics but those that services share."""
 
     async def release_on_demand(self, lost: Iterable[TopicHandle]) -> None:
         """Close those of ``lost`` that the next message opens again, without publishes in flight: they are no handles until
