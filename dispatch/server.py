@@ -546,7 +546,7 @@ class ToolServer:
 
             names = ServerNames(self.service_id, self.instance, self.request_queue, replies, self.response_queue)
             self._observer = TelemetryServerObserver(self._telemetry, names)
-        sender = ReplySender(self.refused, id=self.service)
+        sender = ReplySender(self.refused, id=self.service, now=now)
         queue = self._queue = RequestQueue(
             self._invoke,
             self._threads,

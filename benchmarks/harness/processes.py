@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 READY_S = 60.0
 """Seconds until a process is ready, at most: TrustGraph's imports alone need several on a busy machine."""
 END_S = 20.0
+STACKS_S = 1.0
+"""Seconds in which a process that did not end writes the stacks of its threads."""
 
 BOOTSTRAP = """\
 import runpy, sys
@@ -58,7 +60,7 @@ class Child:
         self._may_fail = may_fail
         self._is_killed = False
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._last_words: deque[str] = deque(maxlen=30)
+        self._last_words: deque[str] = deque(maxlen=200)
         self._process = subprocess.Popen(
             list(command),
             cwd=ROOT,
@@ -163,6 +165,9 @@ class Child:
         try:
             status = self._process.wait(END_S)
         except subprocess.TimeoutExpired:
+            self.signal(signal.SIGUSR1)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(STACKS_S)
             raise BenchmarkError(f"{self.module} did not end within {END_S:g} s\n{self._end()}") from None
         self._join()
         if status != 0:

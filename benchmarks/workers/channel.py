@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import json
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -73,6 +75,7 @@ class Channel:
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
+        faulthandler.register(signal.SIGUSR1)  # the driver asks a process that does not end where it is
 
     def read(self) -> dict[str, Any] | None:
         """Read the next command; None at the end of stdin."""

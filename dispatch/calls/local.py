@@ -234,7 +234,7 @@ class LocalExecution:
         """Read the chunks of a stream."""
         request = self.request
         try:
-            request.begin(self)
+            request.begin(self, full=MAX_BYTES_AHEAD)
             async for chunk in chunks:
                 if request.settled is not None:
                     break

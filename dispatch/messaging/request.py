@@ -6,6 +6,7 @@ Whatever executes it (an instance in a session, a shared topic, this process) is
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from enum import StrEnum
@@ -153,6 +154,9 @@ TOOL_IDLE = "stream-idle"
 """The limit of a tool that sends no chunk."""
 READER_IDLE = "stream-reader"
 """The limit of a reader that reads no chunk while some wait."""
+PAUSED_S = 1.0
+"""Seconds without a read after which a reader that its tool waits for has paused, and its call needs no place in the
+bulkhead. Shorter: a reader that is merely slower than its tool would give its place away again and again."""
 
 
 class ChunkBuffer:
@@ -166,6 +170,8 @@ class ChunkBuffer:
         on_idle: called once, with the limit that passed: :data:`TOOL_IDLE` or :data:`READER_IDLE`.
         on_read: called with the bytes of the chunks, as in :attr:`size`, that were read since it was called last, in steps
             that :meth:`start` is given.
+        on_pause: called with True, each second, while the tool waits for a reader that has read nothing for
+            :data:`PAUSED_S`; with False once it reads again.
         loop: the running one, if it is known. perf: asking for it is a system call.
 
     Attributes:
@@ -175,11 +181,14 @@ class ChunkBuffer:
 
     __slots__ = (
         "_chunks",
+        "_full",
         "_idle",
+        "_is_paused",
         "_last",
         "_loop",
         "_now",
         "_on_idle",
+        "_on_pause",
         "_on_read",
         "_read",
         "_read_step",
@@ -194,6 +203,7 @@ class ChunkBuffer:
         idle: float,
         on_idle: Callable[[str], object],
         on_read: Callable[[int], object],
+        on_pause: Callable[[bool], object],
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop() if loop is None else loop
@@ -201,36 +211,51 @@ class ChunkBuffer:
         self._idle = idle
         self._on_idle = on_idle
         self._on_read = on_read
+        self._on_pause = on_pause
         self._chunks: deque[tuple[str, int]] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._last = 0.0
         self._read = 0
         self._read_step = 1
+        self._full = math.inf
+        self._is_paused = False
         self.size = 0
         self.has_ended = False
 
-    def start(self, read_step: int = 1) -> None:
-        """Begin to wait for the first chunk. ``read_step``: bytes between two calls of ``on_read``."""
+    def start(self, read_step: int = 1, full: float = math.inf) -> None:
+        """Begin to wait for the first chunk. ``read_step``: bytes between two calls of ``on_read``; ``full``: bytes from
+        which on the tool waits for its reader, infinite: never."""
         self._read_step = read_step
+        self._full = full
         self._last = self._now()
-        if self._idle:
-            self._timer = self._loop.call_at(self._last + self._idle, self._check_idle)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._set_timer(self._last)
 
     def limit_idle(self, idle: float) -> None:
         """Limit the time between two chunks from now on, ``idle`` seconds; 0: no limit."""
         self._idle = idle
         if not self.has_ended:
-            self.start(self._read_step)
+            self.start(self._read_step, self._full)
 
-    def _check_idle(self) -> None:
-        # Checked once an idle limit, instead of a timer that each chunk moves.
-        due = self._last + self._idle
-        if self._now() < due:
-            self._timer = self._loop.call_at(due, self._check_idle)
-        else:
+    def _set_timer(self, now: float) -> None:
+        # Checked once a second, or once an idle limit, instead of a timer that each chunk moves.
+        due = self._last + self._idle if self._idle else math.inf
+        if self._full < math.inf:
+            due = min(due, now + PAUSED_S)
+        self._timer = None if due == math.inf else self._loop.call_at(due, self._check)
+
+    def _check(self) -> None:
+        now = self._now()
+        if self._idle and now >= self._last + self._idle:
             self._timer = None
             self._on_idle(READER_IDLE if self._chunks else TOOL_IDLE)
+            return
+        if self.size + self._read >= self._full and now >= self._last + PAUSED_S:
+            self._is_paused = True
+            self._on_pause(True)
+        self._set_timer(now)
 
     def record_progress(self) -> None:
         """Record that the tool has sent something, perhaps no text."""
@@ -260,6 +285,9 @@ class ChunkBuffer:
         text, size = self._chunks.popleft()
         self.size -= size
         self._last = self._now()
+        if self._is_paused:
+            self._is_paused = False
+            self._on_pause(False)
         self._read += size
         if self._read >= self._read_step:
             size, self._read = self._read, 0
@@ -300,6 +328,10 @@ class Place(Protocol):
     def suspend(self) -> None:
         """Let another call have the place: the request is where it cannot be reached. Idempotent."""
 
+    def pause(self) -> None:
+        """Let another call have the place, unless many have let go of theirs already: the tool waits for its reader.
+        Idempotent."""
+
     def resume(self) -> None:
         """Have the place again. Idempotent."""
 
@@ -338,7 +370,8 @@ class Request(OutgoingRequest):
         is_repeatable: the tool may be executed again: it may be sent to an instance after it was sent to a shared topic.
         is_redeliverable: the broker may give it to another instance if the one that has it dies.
         executor: what it was sent to; None: nothing yet.
-        place: of its call in the bulkhead, which other calls may have while the executor cannot be reached.
+        place: of its call in the bulkhead, which other calls may have while the executor cannot be reached, or waits for a
+            reader that has paused.
         instance: name of the instance of whose stream a chunk has arrived over a shared topic; None: it says none.
         settled: how it ended; None: it has not.
         on_settled: called once ``settled`` is set.
@@ -373,7 +406,7 @@ class Request(OutgoingRequest):
     def __post_init__(self) -> None:
         if self.idle is not None:
             loop = None if self.waiter is None else self.waiter.get_loop()
-            self.buffer = ChunkBuffer(self.idle, self.expire, self._on_read, loop)
+            self.buffer = ChunkBuffer(self.idle, self.expire, self._on_read, self._on_pause, loop)
         elif self.waiter is None:
             self.waiter = asyncio.get_running_loop().create_future()
 
@@ -400,6 +433,13 @@ class Request(OutgoingRequest):
         if self.executor is not None:
             self.executor.on_read(self, size)
 
+    def _on_pause(self, is_paused: bool) -> None:
+        if self.place is not None:
+            if is_paused:
+                self.place.pause()
+            else:
+                self.place.resume()
+
     def close(self) -> None:
         """Stop reading a stream: its tool is cancelled, and chunks that wait are dropped."""
         self.abandon()
@@ -418,12 +458,12 @@ class Request(OutgoingRequest):
         """The chunks of a whole reply, joined; of a stream ``""``."""
         return "".join(self._texts or ())
 
-    def begin(self, executor: Executor, read_step: int = 1) -> None:
-        """Record that ``executor`` has the request, and begin to wait for the first chunk of a stream; it learns of what
-        was read in steps of ``read_step`` bytes."""
+    def begin(self, executor: Executor, read_step: int = 1, full: float = math.inf) -> None:
+        """Record that ``executor`` has the request, and begin to wait for the first chunk of a stream. See
+        :meth:`ChunkBuffer.start`."""
         self.executor = executor
         if self.buffer is not None:
-            self.buffer.start(read_step)
+            self.buffer.start(read_step, full)
 
     @property
     def is_undecided(self) -> bool:

@@ -97,9 +97,8 @@ class SessionExchange:
         else:
             self.pending += 1
             self._sessions.add(session)
-            request.executor = executor
-            if request.buffer is not None:
-                request.buffer.start(session.settings.stream_window // 4)
+            window = session.settings.stream_window
+            request.begin(executor, window // 4, window)
             return True
         return False
 

@@ -320,8 +320,15 @@ class BulkheadPermit(msgspec.Struct, eq=False, gc=False):
             if guard._queue.length:
                 guard._grant_permits(guard._clock())
 
+    def pause(self) -> None:
+        """Let another call have the place, while the tool waits for a reader that has paused: as long as no more than half
+        of the places are suspended, so that a tool with one place never runs twice at once. Idempotent."""
+        guard = self._guard
+        if guard is not None and 2 * (guard.suspended + 1) <= guard.limit:
+            self.suspend()
+
     def resume(self) -> None:
-        """Count the call again, perhaps beyond the limit: its instance can be reached. Idempotent."""
+        """Count the call again, perhaps beyond the limit: its instance can be reached, or its reader reads. Idempotent."""
         guard = self._guard
         if guard is not None and self._is_suspended:
             self._is_suspended = False
@@ -398,7 +405,7 @@ class BulkheadGuard:
         limits: of the wait queue.
         granted: permits granted so far.
         in_flight: calls in flight, without suspended ones.
-        suspended: calls in flight at instances that cannot be reached: they hold no place.
+        suspended: calls in flight that hold no place: at instances that cannot be reached, or with readers that have paused.
         found_full: calls so far that found no free permit.
         granted_at: when the newest permit was granted.
         occupied: those of them whose callers have gone, while a thread, which cannot be stopped, still executes the tool.

@@ -12,7 +12,8 @@ Queueing", 1999).
 
 Invariants:
 
-- At most ``places`` requests run, at most ``max_waiting`` wait; requests of one tool and caller start in their order.
+- No request starts while ``places`` run, not counting streams that wait for readers that have paused, half of the places at
+  most; they count again once they go on. At most ``max_waiting`` wait; requests of one tool and caller start in their order.
 - While a place is free, no request waits of a tool with none running, nor of one below its level whose caller has none
   running, or is below its own, but for the last point.
 - A tool or caller above its level, and above its small share, takes a place only if enough stay free: for what the others
@@ -248,7 +249,7 @@ class FairPlaces(Generic[T]):
         max_waiting: requests that wait.
 
     Attributes:
-        running: occupied places.
+        running: occupied places; those of paused streams are not.
         waiting: waiting requests, with their tool and caller.
     """
 
@@ -260,10 +261,11 @@ class FairPlaces(Generic[T]):
         self._turns: OrderedDict[str, _Tool[T]] = OrderedDict()
         self._waiting: dict[T, tuple[_Tool[T], _Caller[T]]] = {}
         self._occupants: dict[T, tuple[_Tool[T], _Caller[T], float]] = {}
+        self._paused: set[T] = set()
 
     @property
     def occupants(self) -> Collection[T]:
-        """Running requests."""
+        """Running requests, paused ones as well."""
         return self._occupants.keys()
 
     @property
@@ -308,11 +310,31 @@ class FairPlaces(Generic[T]):
         return True
 
     def _occupy(self, item: T, tool: _Tool[T], caller: _Caller[T], now: float) -> None:
-        self.running += 1
-        self._tools.add(tool, 1, 0, now)
-        if tool.is_shared:
-            tool.callers.add(caller, 1, 0, now)
+        self._count(tool, caller, 1, now)
         self._occupants[item] = (tool, caller, now)
+
+    def _count(self, tool: _Tool[T], caller: _Caller[T], change: int, now: float) -> None:
+        self.running += change
+        self._tools.add(tool, change, 0, now)
+        if tool.is_shared:
+            tool.callers.add(caller, change, 0, now)
+
+    def pause(self, item: T, now: float) -> bool:
+        """Let another request have the place of ``item``, a stream whose reader has paused. Return False if half of the
+        places are given away already: an instance with one place never runs two requests at once."""
+        if 2 * (len(self._paused) + 1) > self.places:
+            return False
+        tool, caller, _ = self._occupants[item]
+        self._paused.add(item)
+        self._count(tool, caller, -1, now)
+        return True
+
+    def resume(self, item: T, now: float) -> None:
+        """Count ``item`` again, perhaps beyond the number of places: its reader reads. No effect if it was not paused."""
+        if item in self._paused:
+            tool, caller, _ = self._occupants[item]
+            self._paused.discard(item)
+            self._count(tool, caller, 1, now)
 
     def release(self, item: T, now: float) -> None:
         """Free the place of ``item``, if it has one."""
@@ -320,10 +342,10 @@ class FairPlaces(Generic[T]):
         if occupant is None:
             return
         tool, caller, since = occupant
-        self.running -= 1
-        self._tools.add(tool, -1, 0, now)
-        if tool.is_shared:
-            tool.callers.add(caller, -1, 0, now)
+        if item in self._paused:
+            self._paused.discard(item)
+            return  # how long its reader let it wait is no duration of the tool
+        self._count(tool, caller, -1, now)
         mean, took = tool.duration_s, now - since
         tool.duration_s = took if mean is None else mean + 0.1 * (took - mean)
 

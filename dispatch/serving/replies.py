@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Literal, Protocol
@@ -104,9 +105,11 @@ class InboundRequest:
         "observer",
         "payload",
         "replies",
+        "resume",
         "stop_at",
         "task",
         "tool",
+        "waits_since",
     )
 
     def __init__(
@@ -138,6 +141,10 @@ class InboundRequest:
         """Its tool has been cancelled at the deadline."""
         self.is_refused = False
         """It has been refused; its tool may still run, for the idempotency key."""
+        self.waits_since = math.inf
+        """Since when its tool waits for its reader; infinite: it does not."""
+        self.resume: Callable[[], object] | None = None
+        """Called when the tool goes on; None: it has kept its place."""
         self.observer: ServedRequestObserver = NULL_SERVED_REQUEST
         """Receives the request's events once it runs."""
 
@@ -153,6 +160,13 @@ class InboundRequest:
         """Cancel its task, if that has begun; otherwise the task finds that the request is cancelled or expired."""
         if self.task is not None and self.is_started:
             self.task.cancel()
+
+    def go_on(self) -> None:
+        """Record that its tool waits for its reader no longer."""
+        self.waits_since = math.inf
+        resume, self.resume = self.resume, None
+        if resume is not None:
+            resume()
 
     @property
     def id(self) -> str:
@@ -346,11 +360,13 @@ class ReplySender:
     Args:
         refused: counts refusals by reason.
         id: the service's id, for texts.
+        now: the loop's clock.
     """
 
-    def __init__(self, refused: dict[str, int], *, id: str) -> None:
+    def __init__(self, refused: dict[str, int], *, id: str, now: Callable[[], float]) -> None:
         self._refused = refused
         self._id = id
+        self._now = now
 
     def send_result(self, work: InboundRequest, text: str) -> None:
         """Send the tool's result."""
@@ -364,7 +380,9 @@ class ReplySender:
                 text = item if type(item) is str else write_result(item)
                 if not self._send_text(work, replies.send_chunk, text, is_last=False):
                     return
+                work.waits_since = self._now()
                 await replies.writable()
+                work.go_on()
         finally:
             close = getattr(items, "aclose", None)
             if close is not None:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from dispatch._internal import DeadlineTimer, ends_task, is_kind
 from dispatch.errors import ErrorType
+from dispatch.messaging.request import PAUSED_S
 from dispatch.messaging.wire import (
     InvalidResultError,
     MalformedMessageError,
@@ -270,6 +271,8 @@ class RequestQueue:
         self._deadlines = DeadlineTimer(self._places.occupants, attrgetter("stop_at"), self._runner.handle_deadline)
         self._waits = DeadlineTimer(self._places.waiting, attrgetter("deadline"), self._expire)
         self._recheck: asyncio.TimerHandle | None = None
+        self._paused_at = -math.inf
+        """When paused streams were looked for."""
         self._duplicates: set[asyncio.Task[None]] = set()  # they wait for the first request with their idempotency key
         self.is_draining = False
         self._idle = asyncio.Event()
@@ -307,7 +310,9 @@ class RequestQueue:
             self.refuse(work, Refusal.DRAINING)
         elif work.deadline <= now:
             self.refuse(work, Refusal.EXPIRED)
-        elif self._places.start(work, work.tool, work.caller, now):
+        elif self._places.start(work, work.tool, work.caller, now) or (
+            self._pause_streams(now) and self._places.start(work, work.tool, work.caller, now)
+        ):
             self._begin(work)
         elif self._threads.abandoned and self._places.is_stuck(work.tool, now):
             self.refuse(work, Refusal.OVERLOADED)
@@ -476,16 +481,38 @@ class RequestQueue:
         self._check_again()
 
     def _check_again(self) -> None:
-        """Look after a while whether the other tools still need the places that are reserved for them."""
-        if self._recheck is None and self._places.is_blocked:
-            self._recheck = self._loop.call_later(RECHECK_S, self._on_recheck)
+        """Look after a while whether the other tools still need the places that are reserved for them, and whether readers
+        of streams have paused."""
+        if not self._places.waiting:
+            return
+        due = self._now() + (RECHECK_S if self._places.is_blocked else PAUSED_S)
+        if self._recheck is None or due < self._recheck.when():
+            if self._recheck is not None:
+                self._recheck.cancel()
+            self._recheck = self._loop.call_at(due, self._on_recheck)
 
     def _on_recheck(self) -> None:
         self._recheck = None
+        self._pause_streams(self._now())
         self._start_waiting()
 
+    def _pause_streams(self, now: float) -> bool:
+        """Give away the places of streams that wait for readers that have paused; return whether there are any."""
+        if now - self._paused_at < RECHECK_S:
+            return False
+        self._paused_at = now
+        paused = False
+        for work in self._places.occupants:
+            if now - work.waits_since >= PAUSED_S and work.resume is None and self._places.pause(work, now):
+                work.resume = partial(self._resume, work)
+                paused = True
+        return paused
+
+    def _resume(self, work: InboundRequest) -> None:
+        self._places.resume(work, self._now())
+
     def _check_idle(self) -> None:
-        if not self._places.running and not self._duplicates:
+        if not self._places.occupants and not self._duplicates:
             self._idle.set()
 
     def _await_first(self, work: InboundRequest, first: KeyedExecution) -> bool:

@@ -214,8 +214,11 @@ class FakeLink:
         await asyncio.sleep(0)
         return consumer.attached.pop(0) if consumer.attached else True
 
-    async def answers(self, consumer: FakeConsumer) -> bool:
+    async def answers(self, consumer: FakeConsumer) -> bool | None:
         self.broker.asked += 1
+        if consumer.topic in self.broker.hung:
+            await asyncio.sleep(OPERATION_TIMEOUT_S)
+            return None
         return consumer.is_connected()
 
     async def _open(self, opened: list[Any], raw: Any) -> Any:

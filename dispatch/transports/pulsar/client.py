@@ -132,9 +132,9 @@ class ListenedReader:
         """Whether messages can arrive."""
         return self._thread.is_alive() and bool(self._reader.is_connected())
 
-    def get_last_message_id(self) -> None:
-        """Ask the broker for it, which a reader does not return (:meth:`PulsarClient.replies`)."""
-        self._reader.has_message_available()
+    def ask_last_message(self, on_reply: Callable[[Any, Any], None]) -> None:
+        """Ask the broker for the last message of the topic, which it compares with the one that was read."""
+        self._reader._reader.has_message_available_async(on_reply)
 
     def close(self) -> None:
         """Close the reader and end the thread."""
@@ -163,6 +163,9 @@ TOO_LARGE = pulsar.Result.MessageTooBig
 
 OPERATION_TIMEOUT_S = 5
 """Timeout in seconds for creating a producer or consumer."""
+
+DEAF = "the broker delivers nothing to the subscription; it is opened again"
+"""Told of a subscription that looks connected and is not."""
 
 OPENINGS = 16
 """Concurrent blocking calls of one client. One for a topic whose broker was killed waits until another broker owns it."""
@@ -295,9 +298,8 @@ class PulsarClient:
 
     async def last_message(self, consumer: Any) -> Any:
         """Return the id of the last message on the topic of ``consumer``; None if unknown (a partitioned topic)."""
-        with contextlib.suppress(pulsar.PulsarException):
-            return await asyncio.get_running_loop().run_in_executor(_threads, consumer.get_last_message_id)
-        return None
+        result, last = await _ask_last_message(consumer)
+        return last if result == OK else None
 
     async def close_listening(self, consumer: Any, topic: str) -> None:
         """Close a consumer after its listener has been called for every message that the broker had sent before.
@@ -329,21 +331,16 @@ class PulsarClient:
 
         await asyncio.get_running_loop().run_in_executor(_threads, close)
 
-    async def answers(self, consumer: Any) -> bool:
+    async def answers(self, consumer: Any) -> bool | None:
         """Return whether the broker replies twice on the connection of ``consumer``: then it has received all earlier
-        commands."""
-
-        def ask() -> bool:
-            try:
-                for _ in range(2):  # the first one lets pulsar-client's thread run its timers
-                    consumer.get_last_message_id()
-            except (pulsar.OperationNotSupported, pulsar.InvalidConfiguration):
+        commands. None: it does not reply at all, while the connection is open."""
+        for _ in range(2):  # the first one lets pulsar-client's thread run its timers
+            result, _ = await _ask_last_message(consumer)
+            if result in (pulsar.Result.OperationNotSupported, pulsar.Result.InvalidConfiguration):
                 return bool(consumer.is_connected())  # a partitioned topic has no such command
-            except Exception:
-                return False
-            return True
-
-        return await asyncio.get_running_loop().run_in_executor(_threads, ask)
+            if result != OK:
+                return None if result is None and consumer.is_connected() else False
+        return True
 
     async def replies(self, consumer: Any) -> bool:
         """Return whether the owner of the topic of a consumer, or of a :class:`ListenedReader`, replies within
@@ -351,19 +348,10 @@ class PulsarClient:
 
         Takes 0.2 ms of processor time. pulsar-client itself finds out after 30 to 60 s that an owner hangs.
         """
-
-        def ask() -> bool:
-            try:
-                consumer.get_last_message_id()
-            except pulsar.Timeout:
-                return False
-            except Exception:
-                return bool(consumer.is_connected())
-            return True
-
-        with self._opened:
-            self._opening += 1  # closing the client waits for it: see END_S
-        return await asyncio.get_running_loop().run_in_executor(_threads, self._make, ask)
+        result, _ = await _ask_last_message(consumer)
+        if result is None or result == pulsar.Result.Timeout:
+            return False
+        return result == OK or bool(consumer.is_connected())
 
     async def is_attached(self, consumer: Any) -> bool | None:
         """Return whether the broker delivers the messages of its topic to an exclusive consumer: while it does, it refuses a
@@ -510,6 +498,43 @@ def send_message(
     for name, value in properties.items():
         builder.property(name, value)
     producer._producer.send_async(builder.build(), on_receipt)
+
+
+async def _ask_last_message(consumer: Any) -> tuple[Any, Any]:
+    """Ask the owner of the topic of a consumer, or of a :class:`ListenedReader`, for its last message. Return the result of
+    pulsar-client, and the message's id, which a reader does not have; None: no result within :data:`OPERATION_TIMEOUT_S`.
+
+    pulsar-client (3.13.0) may never have one while the connection is open: seen of persistent topics whose owner was
+    suspended for 10 s. So no thread waits for it.
+    """
+    loop = asyncio.get_running_loop()
+    replied: asyncio.Future[tuple[Any, Any]] = loop.create_future()
+
+    def settle(reply: tuple[Any, Any]) -> None:
+        if not replied.done():
+            replied.set_result(reply)
+
+    def on_reply(result: Any, last: Any) -> None:
+        keep_thread_state()
+        with contextlib.suppress(RuntimeError):  # the event loop is closed: nothing waits for it any more
+            loop.call_soon_threadsafe(settle, (result, last))
+
+    try:
+        if isinstance(consumer, ListenedReader):
+            consumer.ask_last_message(on_reply)
+        else:
+            consumer._consumer.get_last_message_id_async(on_reply)
+        async with asyncio.timeout(OPERATION_TIMEOUT_S):
+            return await replied
+    except TimeoutError:
+        return None, None
+    except Exception:  # closed
+        return pulsar.Result.AlreadyClosed, None
+
+
+def abandon(consumer: Any) -> None:
+    """Close a consumer whose broker does not reply, without waiting for it: it has no connection from now on."""
+    _threads.submit(_close_quietly, consumer)
 
 
 async def close_opened(*opened: Any) -> None:

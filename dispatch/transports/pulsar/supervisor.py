@@ -17,7 +17,7 @@ from dispatch._internal import cancel_and_wait
 from dispatch.errors import ErrorType, TransportError
 from dispatch.transports.base import RECONNECT_WAIT_S, ConnectionListener, Security
 from dispatch.transports.errors import closed, describe_refusal, slow_to_open, unreachable
-from dispatch.transports.pulsar.client import OPERATION_TIMEOUT_S, PulsarClient, close_opened
+from dispatch.transports.pulsar.client import DEAF, OPERATION_TIMEOUT_S, PulsarClient, abandon, close_opened
 from dispatch.transports.pulsar.handshake import TIMEOUT_S, broker_urls, find_broker, shake_hands
 
 # Backoff for topics that cannot be opened. Pure; the clock is passed in.
@@ -106,6 +106,9 @@ SILENT_S = 0.5
 before it counts as lost: both take milliseconds."""
 HUNG_S = 2.0
 """Seconds without a receipt or a reply before the brokers of a list are probed: the owner of the topic may hang."""
+DEAF_AFTER = 5
+"""Questions in a row without a reply, each 5 s, after which a subscription is opened again, though all brokers of the list
+reply: longer than a topic takes to move to another owner."""
 VERIFY_S = 1.0
 """Seconds from a topic without a connection to the question whether the broker still delivers to each subscription."""
 OPEN_S = 15.0
@@ -213,6 +216,8 @@ class ConnectionSupervisor:
         """All subscriptions; those first that were asked longest ago."""
         self._unanswered: dict[TopicHandle, float] = {}
         """Since when the owners of subscriptions have not replied."""
+        self._missed: dict[TopicHandle, int] = {}
+        """Replies that are missing in a row."""
         self._unverified: dict[TopicHandle, float] = {}
         """Subscriptions that the broker may have lost when topics moved, and from when on it is asked."""
         self._verification: asyncio.Task[None] | None = None
@@ -402,6 +407,12 @@ class ConnectionSupervisor:
         try:
             if await link.replies(raw) or raw is not subscription.raw:
                 self._unanswered.pop(subscription, None)
+                self._missed.pop(subscription, None)
+                return
+            self._missed[subscription] = self._missed.get(subscription, 0) + 1
+            if self._missed[subscription] >= DEAF_AFTER:
+                logger.warning("%s: %s", subscription.topic, DEAF)
+                abandon(raw)  # the next check finds it without a connection
         finally:
             del self._asking[subscription]
 
@@ -412,6 +423,7 @@ class ConnectionSupervisor:
                 self._ask(each)
             else:
                 del self._unanswered[each]
+                self._missed.pop(each, None)
         if not self._has_alternatives:
             return
         known = set(self._owner.subscriptions())
@@ -447,9 +459,7 @@ class ConnectionSupervisor:
             return
         self._unverified.pop(subscription, None)
         if not is_attached:
-            logger.warning(
-                "%s: the broker delivers nothing to the subscription; it is opened again", subscription.topic
-            )
+            logger.warning("%s: %s", subscription.topic, DEAF)
             await close_opened(raw)  # the next checks find it without a connection
 
     def _silent_for(self, now: float) -> float:
@@ -619,6 +629,7 @@ class ConnectionSupervisor:
         self._owner.on_client_replaced()
         self._silent, self._unacknowledged = False, None
         self._unanswered.clear()
+        self._missed.clear()
         self._link = PulsarClient(self._broker_url, self._security)
         handles = self._owner.handles()
         errors = await asyncio.gather(*(self._reopen(handle) for handle in handles))
@@ -645,6 +656,7 @@ class ConnectionSupervisor:
             return None
         handle.raw = raw
         self._unanswered.pop(handle, None)
+        self._missed.pop(handle, None)
         self.record_reopened(handle.topic)
         return None
 

@@ -39,10 +39,12 @@ from dispatch.transports.base import (
 from dispatch.transports.errors import closed, message_rejected, publish_queue_full, sending_failed
 from dispatch.transports.pulsar.client import (
     CLOSED_HANDLE,
+    DEAF,
     OK,
     OPERATION_TIMEOUT_S,
     RECEIVER_QUEUE,
     TOO_LARGE,
+    abandon,
     close_opened,
     keep_thread_state,
     pause,
@@ -659,9 +661,10 @@ class Delivery(DurableMessage):
 
 
 class DurableSubscription:
-    """The acknowledgement state of one durable subscription."""
+    """The acknowledgement state of one durable subscription to ``topic``."""
 
-    def __init__(self) -> None:
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
         self.raw: Any = None
         """Its consumer, once it is open."""
         self.life = 0
@@ -727,23 +730,28 @@ class DurableSubscription:
                 while self._unsure and self._unsure[0][0] <= now:
                     due.append(self._unsure.popleft())
                 sure = await self._answers()
+                if sure is None and life == self.life:
+                    logger.warning("%s: %s", self._topic, DEAF)
+                    abandon(self.raw)  # the next check of the connection finds it without one, and opens it again
                 for _, acknowledged_in, then in due:
                     if sure and acknowledged_in == life == self.life:
                         loop.call_soon(then)
         finally:
             self._asking = None
 
-    async def _answers(self) -> bool:
+    async def _answers(self) -> bool | None:
         if self.raw is None:  # messages came while it was being opened
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(OPERATION_TIMEOUT_S):
                     await self._known.wait()
-        return self.raw is not None and self._link is not None and await self._link.answers(self.raw)
+        if self.raw is None or self._link is None:
+            return False
+        return await self._link.answers(self.raw)
 
     async def settled(self) -> None:
-        """Wait until every acknowledgement is confirmed."""
+        """Wait until every acknowledgement is confirmed, for :data:`CLOSE_FLUSH_S` at most."""
         if self._asking is not None:
-            await asyncio.wait([self._asking])
+            await asyncio.wait([self._asking], timeout=CLOSE_FLUSH_S)
 
     def end(self) -> None:
         """Cancel all waits."""
@@ -787,7 +795,7 @@ class PulsarSubscription:
         self.answer_late = answer_late
         self.raw: Any = None
         self.link: PulsarClient | None = None
-        self.durable = DurableSubscription() if mode is Mode.SHARED and topic.startswith("persistent://") else None
+        self.durable = DurableSubscription(topic) if mode is Mode.SHARED and topic.startswith("persistent://") else None
         self.resumes = mode is not Mode.SHARED and topic.startswith("persistent://")
         """Whether messages published during a disconnection are delivered after it."""
         self.last: Any = None

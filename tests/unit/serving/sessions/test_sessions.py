@@ -46,7 +46,7 @@ from dispatch.catalog.items import Item
 from dispatch.errors import Outcome, ToolError, TransportError
 from dispatch.messaging.endpoint import WRITABLE_BYTES
 from dispatch.messaging.wire import MAX_PROPERTY_BYTES, Refusal, derive_key, instance_topic, reply_topic
-from dispatch.policy import Breaker, Policy
+from dispatch.policy import Breaker, Bulkhead, Policy
 from dispatch.protocol.events import Failure
 from dispatch.protocol.frames import CHUNK_BYTES
 from dispatch.resilience.breaker import BreakerRules, State
@@ -1153,10 +1153,10 @@ class Stand:
 
 
 @contextlib.asynccontextmanager
-async def _open(kind: str, source: Source) -> AsyncIterator[Stand]:
+async def _open(kind: str, source: Source, policy: Policy | None = None) -> AsyncIterator[Stand]:
     if kind == "session":
         with override_settings(stream_window=WINDOW_BYTES):
-            async with serving(source.invoke) as server, dispatching() as dispatcher:
+            async with serving(source.invoke) as server, dispatching(policy=policy) as dispatcher:
                 assert await dispatcher.call("work", {"ping": True}) == "pong"
                 while not dispatcher.instances("lab"):
                     await advance(1)
@@ -1172,7 +1172,7 @@ async def _open(kind: str, source: Source) -> AsyncIterator[Stand]:
         async for chunk in source.stream():
             yield chunk
 
-    async with dispatch.connect("memory://local", [dispatch.Functions(work)]) as dispatcher:
+    async with dispatch.connect("memory://local", [dispatch.Functions(work)], policy=policy) as dispatcher:
         yield Stand(dispatcher, MAX_BYTES_AHEAD)
 
 
@@ -1208,11 +1208,10 @@ async def test_large_chunks_wait_by_their_bytes(kind: str) -> None:
 
 @KINDS
 async def test_abandoned_streams_take_no_permits_after_the_idle_limit(kind: str) -> None:
-    source = Source(10_000_000, gap=0.1)
+    source = Source(10_000_000, size=10, gap=1.0)  # the tools never wait for their readers
     async with _open(kind, source) as stand:
         abandoned = [stand.dispatcher.stream("work") for _ in range(64)]
-        for stream in abandoned:
-            await anext(stream)
+        await asyncio.gather(*map(anext, abandoned))
         before = await stand.dispatcher.execute("work", {"ping": True}, timeout=1)
         assert before.outcome is Outcome.THROTTLED
         await advance(31)
@@ -1227,6 +1226,41 @@ async def test_abandoned_streams_take_no_permits_after_the_idle_limit(kind: str)
         assert (caught.value.limit_name, caught.value.type) == ("stream-reader", "idle-timeout")
         for stream in abandoned[1:]:
             await stream.aclose()
+
+
+@KINDS
+async def test_streams_whose_readers_pause_let_other_calls_have_half_of_the_places(kind: str) -> None:
+    source = Source()
+    async with _open(kind, source) as stand:
+        streams = [stand.dispatcher.stream("work", timeout=1_000) for _ in range(64)]
+        for stream in streams:
+            await anext(stream)
+        assert (await stand.dispatcher.execute("work", {"ping": True}, timeout=0.5)).outcome is Outcome.THROTTLED
+        pings = await asyncio.gather(
+            *(stand.dispatcher.execute("work", {"ping": True}, timeout=3) for _ in range(200)),
+        )
+        assert [ping.text for ping in pings] == ["pong"] * 200
+        for stream in streams:
+            assert len([chunk async for chunk in stream]) == CHUNKS - 1
+        await idle()
+        assert stand.server is None or stand.server.running == 0
+        further = [stand.dispatcher.stream("work", timeout=1_000) for _ in range(64)]
+        for stream in further:
+            await anext(stream)
+        assert (await stand.dispatcher.execute("work", {"ping": True}, timeout=0.5)).outcome is Outcome.THROTTLED
+        for stream in further:
+            await stream.aclose()
+
+
+@KINDS
+async def test_the_only_place_of_a_tool_is_not_given_away_while_its_reader_pauses(kind: str) -> None:
+    source = Source()
+    async with _open(kind, source, Policy(bulkhead=Bulkhead(max_concurrent_calls=1))) as stand:
+        stream = stand.dispatcher.stream("work")
+        await anext(stream)
+        await advance(10)
+        assert (await stand.dispatcher.execute("work", {"ping": True}, timeout=3)).outcome is Outcome.THROTTLED
+        await stream.aclose()
 
 
 @KINDS

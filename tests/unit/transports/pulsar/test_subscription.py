@@ -10,7 +10,8 @@ import pulsar
 import pytest
 
 from dispatch.transports import DurableMessage, Mode
-from dispatch.transports.pulsar.transport import GATHERED_S, read_batch
+from dispatch.transports.pulsar.client import DEAF, OPERATION_TIMEOUT_S
+from dispatch.transports.pulsar.transport import CLOSE_FLUSH_S, GATHERED_S, read_batch
 from tests.helpers.clock import advance, idle
 from tests.helpers.fake_pulsar import (
     KEPT,
@@ -120,6 +121,39 @@ async def test_closing_takes_nothing_new_and_waits_until_all_is_sure(broker: Fak
         consumer.on_close = lambda: seen.append((consumer.paused, list(handler.sure)))
         await subscription.close()
         assert seen == [(True, ["one"])]
+
+
+async def test_closing_does_not_wait_for_a_broker_that_never_replies(broker: FakeBroker) -> None:
+    handler = Settling()
+    async with connected() as transport:
+        subscription = await listen(transport, handler, KEPT)
+        broker.hung.add(KEPT)
+        broker.consumer(KEPT).deliver(Kept("one"))
+        began = asyncio.get_running_loop().time()
+        await subscription.close()
+        assert asyncio.get_running_loop().time() - began == CLOSE_FLUSH_S
+        assert handler.sure == []
+
+
+async def test_a_subscription_whose_broker_never_replies_is_opened_again(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    handler = Settling()
+    async with connected() as transport:
+        await transport.publisher(TOPIC)
+        await listen(transport, handler, KEPT)
+        first = broker.consumer(KEPT)
+        broker.hung.add(KEPT)
+        first.deliver(Kept("one"))
+        await advance(GATHERED_S + OPERATION_TIMEOUT_S + 1)
+        broker.hung.clear()
+        assert [record.getMessage() for record in caplog.records] == [f"{KEPT}: {DEAF}"]
+        await advance(3)
+        second = broker.consumer(KEPT)
+        assert second is not first
+        second.deliver(Kept("one again"))
+        await advance(GATHERED_S + 0.01)
+        assert handler.sure == ["one again"]
 
 
 async def test_a_connection_that_is_closed_is_sure_of_nothing(broker: FakeBroker) -> None:

@@ -14,8 +14,10 @@ from dispatch.errors import TransportError
 from dispatch.transports.base import PEER_BACK_S, RECONNECT_WAIT_S, Mode, Security
 from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar import supervisor
+from dispatch.transports.pulsar.client import DEAF, OPERATION_TIMEOUT_S
 from dispatch.transports.pulsar.handshake import HEAD_START_S, TIMEOUT_S
 from dispatch.transports.pulsar.supervisor import (
+    DEAF_AFTER,
     GRACE_S,
     HUNG_S,
     OPEN_S,
@@ -436,6 +438,25 @@ async def test_a_subscription_whose_owner_is_slow_is_left_alone_while_all_broker
         cluster.broker.hung.add(TOPIC)
         await advance(20)
     assert cluster.clients == [A]
+
+
+async def test_a_subscription_that_is_never_replied_to_is_opened_again_though_all_brokers_reply(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    got: list[Any] = []
+    async with cluster.connected() as transport:
+        await listen(transport, got.append)
+        await transport.publisher(OTHER)
+        first = cluster.broker.consumer()
+        cluster.broker.hung.add(TOPIC)
+        await advance((DEAF_AFTER + 1) * OPERATION_TIMEOUT_S)
+        cluster.broker.hung.clear()
+        await advance(2)
+        assert cluster.broker.consumer() is not first
+        cluster.broker.consumer().deliver("one")
+        await advance(POLL_S)
+    assert (cluster.clients, got) == ([A], ["one"])
+    assert f"{TOPIC}: {DEAF}" in [record.getMessage() for record in caplog.records]
 
 
 async def test_the_owners_of_many_idle_subscriptions_are_asked_in_turn(cluster: Cluster) -> None:
