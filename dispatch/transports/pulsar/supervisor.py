@@ -109,6 +109,8 @@ HUNG_S = 2.0
 DEAF_AFTER = 5
 """Questions in a row without a reply, each 5 s, after which a subscription is opened again, though all brokers of the list
 reply: longer than a topic takes to move to another owner."""
+VERIFICATIONS = 4
+"""Subscriptions of which it is asked at a time whether the broker still delivers to them, in each poll: 16 a second."""
 VERIFY_S = 1.0
 """Seconds from a topic without a connection to the question whether the broker still delivers to each subscription."""
 OPEN_S = 15.0
@@ -220,7 +222,7 @@ class ConnectionSupervisor:
         """Replies that are missing in a row."""
         self._unverified: dict[TopicHandle, float] = {}
         """Subscriptions that the broker may have lost when topics moved, and from when on it is asked."""
-        self._verification: asyncio.Task[None] | None = None
+        self._verifications: dict[TopicHandle, asyncio.Task[None]] = {}
         self._ended = False
         self._unacknowledged: object | None = None
         self._unacknowledged_since = 0.0
@@ -297,7 +299,7 @@ class ConnectionSupervisor:
         """Stop supervising, and end the wait of callers for a connection."""
         self._ended = True
         self._up.set()
-        await cancel_and_wait((self._task, *self._retrying, *self._asking.values(), self._verification))
+        await cancel_and_wait((self._task, *self._retrying, *self._asking.values(), *self._verifications.values()))
 
     async def close(self) -> None:
         """Close the client."""
@@ -438,22 +440,27 @@ class ConnectionSupervisor:
         self._turn = turn
 
     def _verify(self, connected: Collection[TopicHandle], now: float) -> None:
-        """Ask the broker, after topics were without a connection, whether it still delivers to each subscription, one after
-        the other: also to those that were connected again between two polls."""
+        """Ask the broker, after topics were without a connection, whether it still delivers to each subscription, a few at
+        a time: also to those that were connected again between two polls."""
         exclusive = set(self._owner.exclusive_subscriptions())
         self._unverified = {each: due for each, due in self._unverified.items() if each in exclusive}
         if any(now - at < POLL_S for at in self._lost_at.values()):
             self._unverified = dict.fromkeys(exclusive, now + VERIFY_S) | self._unverified
-        if self._verification is None or self._verification.done():
-            due = (each for each, due in self._unverified.items() if due <= now and each in connected)
-            if (subscription := next(due, None)) is not None and (link := subscription.link) is not None:
-                self._verification = asyncio.create_task(
-                    self._await_verification(link, subscription), name="dispatch-pulsar-verify"
+        for each, due in self._unverified.items():
+            if len(self._verifications) >= VERIFICATIONS:
+                return
+            link = each.link
+            if due <= now and each in connected and each not in self._verifications and link is not None:
+                self._verifications[each] = asyncio.create_task(
+                    self._await_verification(link, each), name="dispatch-pulsar-verify"
                 )
 
     async def _await_verification(self, link: PulsarClient, subscription: TopicHandle) -> None:
         raw = subscription.raw
-        is_attached = await link.is_attached(raw)
+        try:
+            is_attached = await link.is_attached(raw)
+        finally:
+            del self._verifications[subscription]
         if is_attached is None:
             self._unverified[subscription] = asyncio.get_running_loop().time() + VERIFY_S
             return
