@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Generic, Protocol, TypeVar
 
-from dispatch._internal import explain_keywords
+from dispatch._internal import check_function, explain_keywords
 from dispatch.documents import decode_text, read_regular_file
 from dispatch.errors import TransportError
 
@@ -258,6 +258,12 @@ class Security:
     certificate: str | Path | None = None
     key: str | Path | None = None
     validate_hostname: bool = True
+
+    def __post_init__(self) -> None:
+        if self.token is not None and not isinstance(self.token, str):
+            check_function(
+                "token", self.token, "return the token from a plain function, which a thread of pulsar-client calls"
+            )
 
     @classmethod
     def from_environment(cls) -> Security:

@@ -151,6 +151,7 @@ async def test_a_function_that_nothing_would_await() -> None:
         makes: list[Callable[[Any], object]] = [
             lambda function: McpServer(dispatcher, user=function),
             lambda function: dispatch.Telemetry(redact=function),
+            lambda function: dispatch.Security(token=function),
         ]
         for make in makes:
             with pytest.raises(TypeError, match="must be a plain function, not a coroutine function"):
