@@ -80,7 +80,8 @@ class Agent:
                         await asyncio.sleep(pause)
         except dispatch.DispatchError as failed:
             error = failed
-        expected = "".join(f"{number}\n" for number in range(arguments["chunks"]))
+        size = arguments.get("bytes", 0)
+        expected = "".join(f"{number}\n".rjust(size) for number in range(arguments["chunks"]))
         self._record(arguments, tool, began, error, is_right="".join(text) == expected)
 
     def _begin(self, arguments: dict[str, Any], tool: str) -> float:

@@ -40,7 +40,7 @@ class Tool(dispatch.ToolService):
         """Execute one call.
 
         ``call``: its number; ``seconds``: duration; ``hang``: never returns; ``bytes``: characters of the reply beside the
-        digest; ``chunks``: a stream of so many, ``pause`` seconds apart.
+        digest, or of each chunk; ``chunks``: a stream of so many, ``pause`` seconds apart.
         """
         os.write(self._journal, f"{arguments['call']}\n".encode())
         if self._block_s:
@@ -49,13 +49,13 @@ class Tool(dispatch.ToolService):
         if arguments.get("hang"):
             await asyncio.sleep(FOREVER_S)
         if "chunks" in arguments:
-            return self._stream(arguments["chunks"], arguments.get("pause", 0.0))
+            return self._stream(arguments["chunks"], arguments.get("pause", 0.0), arguments.get("bytes", 0))
         await asyncio.sleep(arguments.get("seconds", 0.0) * self._slowness)
         return answer_to(str(arguments["call"])) + "x" * arguments.get("bytes", 0)
 
-    async def _stream(self, chunks: int, pause: float) -> AsyncIterator[str]:
+    async def _stream(self, chunks: int, pause: float, size: int) -> AsyncIterator[str]:
         for number in range(chunks):
-            yield f"{number}\n"
+            yield f"{number}\n".rjust(size)
             if pause:
                 await asyncio.sleep(pause)
 
