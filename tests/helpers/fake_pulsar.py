@@ -219,6 +219,7 @@ class FakeLink:
         if consumer.topic in self.broker.hung:
             await asyncio.sleep(OPERATION_TIMEOUT_S)
             return None
+        await asyncio.sleep(self.broker.answers_after)
         return consumer.is_connected()
 
     async def _open(self, opened: list[Any], raw: Any) -> Any:
@@ -279,6 +280,8 @@ class FakeBroker:
         self.while_looking: Exception | None = None
         self.asked = 0
         """Round trips that were asked for, to be sure of acknowledgements."""
+        self.answers_after = 0.0
+        """Seconds of these."""
         self.hung: set[str] = set()
         """Topics whose owners do not reply, while their connections are open."""
         self.questions: list[str] = []

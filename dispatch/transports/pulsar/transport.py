@@ -17,9 +17,9 @@ import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dispatch._internal import cancel_and_wait, loop_clock
 from dispatch.errors import TransportError
@@ -56,6 +56,8 @@ from dispatch.transports.pulsar.supervisor import SILENT_S, ConnectionSupervisor
 if TYPE_CHECKING:
     from dispatch.transports.pulsar.client import PulsarClient
 
+
+T = TypeVar("T")
 
 # Publishing to Pulsar: tickets, publishers, and the sender that they share.
 #
@@ -524,7 +526,8 @@ class MessageSender:
 
     def find_silent_topics(self, before: float) -> Iterable[str]:
         """See :class:`~dispatch.transports.pulsar.supervisor.SupervisedConnection`."""
-        return [publisher.topic for publisher, sent_at in list(self._witnesses.items()) if sent_at <= before]
+        # A copy, because pulsar-client's threads remove entries meanwhile; a list of pairs is not made in one step.
+        return [publisher.topic for publisher, sent_at in self._witnesses.copy().items() if sent_at <= before]
 
     def is_silent(self, publisher: PulsarPublisher) -> bool:
         """Return whether a packet for the topic of ``publisher`` has been without a receipt for longer than one takes."""
@@ -563,6 +566,9 @@ class MessageSender:
 
 GATHERED_S = 0.15
 """Seconds after which an acknowledgement has been sent: pulsar-client groups them for 0.1 s; half of that as a margin."""
+LOOK_S = 0.04
+"""Seconds between two looks at a consumer whose acknowledgements are not sure. pulsar-client (3.13.0) opens it again 90 ms
+or more after its topic has moved, and tells nobody: an acknowledgement is lost then, and the new owner replies."""
 
 
 def read_batch(id: Any) -> tuple[tuple[int, int], int] | None:
@@ -716,6 +722,8 @@ class DurableSubscription:
 
     def settle(self, then: Callable[[], object]) -> None:
         """Call ``then`` when the broker has the acknowledgements sent so far."""
+        if not self._look():
+            return
         loop = asyncio.get_running_loop()
         self._unsure.append((loop.time() + GATHERED_S, self.life, then))
         if self._asking is None:
@@ -724,12 +732,12 @@ class DurableSubscription:
     async def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             while self._unsure:
-                await asyncio.sleep(self._unsure[0][0] - loop.time())
+                await self._watch(asyncio.sleep(self._unsure[0][0] - loop.time()))
                 now, life = loop.time(), self.life
                 due = []
                 while self._unsure and self._unsure[0][0] <= now:
                     due.append(self._unsure.popleft())
-                sure = await self._answers()
+                sure = await self._watch(self._answers())
                 if sure is None and life == self.life:
                     logger.warning("%s: %s", self._topic, DEAF)
                     abandon(self.raw)  # the next check of the connection finds it without one, and opens it again
@@ -738,6 +746,27 @@ class DurableSubscription:
                         loop.call_soon(then)
         finally:
             self._asking = None
+
+    def _look(self) -> bool:
+        """Return whether the consumer is connected, as far as is known; if not, the broker delivers again what was
+        acknowledged lately."""
+        if self.raw is None or self.raw.is_connected():
+            return True
+        self.life += 1
+        self.batches.clear()
+        return False
+
+    async def _watch(self, awaited: Coroutine[Any, Any, T]) -> T:
+        """Await something, and look at the consumer meanwhile."""
+        task = asyncio.ensure_future(awaited)
+        try:
+            while not task.done():
+                self._look()
+                await asyncio.wait([task], timeout=LOOK_S)
+            self._look()
+            return task.result()
+        finally:
+            task.cancel()
 
     async def _answers(self) -> bool | None:
         if self.raw is None:  # messages came while it was being opened
