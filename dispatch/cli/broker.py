@@ -127,17 +127,16 @@ Number = Annotated[int, typer.Argument(help="Number of the broker, from 1.")]
 def start_cluster(
     settings: Settings,
     brokers: Annotated[int, typer.Option("--brokers", min=1, max=9, help="Number of brokers.")] = 3,
-    bookies: Annotated[int, typer.Option("--bookies", min=1, max=3, help="Number of bookies.")] = 1,
     json: Json = False,
 ) -> None:
-    """Start a cluster in the background on free ports: ZooKeeper, bookies and brokers; or show the running one.
+    """Start a cluster in the background on free ports: ZooKeeper, a bookie and brokers; or show the running one.
 
     It needs Java 17 and Maven, 20 to 40 s on an idle machine, and about 1.5 GiB of memory for three brokers. It listens on
     loopback only, and its data are deleted when it stops.
     """
     from dispatch.devtools.localcluster import start_detached_cluster
 
-    cluster = start_detached_cluster(brokers, bookies, report=_progress)
+    cluster = start_detached_cluster(brokers, report=_progress)
     _show_cluster(cluster, json)
     if not json:
         print_out(f"Use it: export DISPATCH_BROKER={cluster.service_url}   Stop it with: dispatch broker cluster stop")

@@ -1,4 +1,4 @@
-"""A cluster of Pulsar brokers on free ports of loopback: ZooKeeper, bookies and brokers of one distribution."""
+"""A cluster of Pulsar brokers on free ports of loopback: ZooKeeper, a bookie and brokers of one distribution."""
 
 from __future__ import annotations
 
@@ -116,7 +116,6 @@ class LocalCluster:
         cls,
         *,
         brokers: int = 3,
-        bookies: int = 1,
         settings: Mapping[str, str] | None = None,
         folder: Path | None = None,
         report: Report = ignore_progress,
@@ -125,7 +124,6 @@ class LocalCluster:
 
         Args:
             brokers: number of brokers.
-            bookies: number of bookies; each message is stored on all of them.
             settings: settings of the brokers that differ from Pulsar's `broker.conf`.
             folder: folder of data and logs of a cluster that outlives this process; default: a temporary one. It is deleted
                 when the cluster stops.
@@ -138,18 +136,17 @@ class LocalCluster:
         detached = folder is not None
         if folder is None:
             folder = Path(tempfile.mkdtemp(prefix="tool-dispatch-cluster-")).resolve()
-        ports = iter(find_free_ports(1 + bookies + 2 * brokers))
-        nodes = [Node("zookeeper", 1, next(ports))]
-        nodes += [Node("bookie", number, next(ports)) for number in range(1, bookies + 1)]
+        ports = iter(find_free_ports(2 + 2 * brokers))
+        nodes = [Node("zookeeper", 1, next(ports)), Node("bookie", 1, next(ports))]
         nodes += [Node("broker", number, next(ports), next(ports)) for number in range(1, brokers + 1)]
         cluster = cls(folder, nodes, detached=detached, settings=settings or {})
         start = time.monotonic()
         try:
-            report(f"starting a cluster of Pulsar {VERSION}: {brokers} brokers, {bookies} bookie(s), ZooKeeper")
+            report(f"starting a cluster of Pulsar {VERSION}: {brokers} brokers, a bookie, ZooKeeper")
             cluster._launch(home, nodes[0])
             cluster._initialize(home)
-            with ThreadPoolExecutor(brokers + bookies) as threads:
-                list(threads.map(lambda node: cluster._launch(home, node), nodes[1 : 1 + bookies]))
+            cluster._launch(home, nodes[1])
+            with ThreadPoolExecutor(brokers) as threads:
                 list(threads.map(lambda node: cluster._launch(home, node), cluster.brokers))
             create_namespaces(cluster.admin())
         except BaseException:
@@ -313,7 +310,6 @@ class LocalCluster:
                 "dbStorage_rocksDB_blockCacheSize": str(8 * 1024 * 1024),
                 "dbStorage_rocksDB_writeBufferSizeMB": "8",
             }
-        copies = str(sum(each.kind == "bookie" for each in self.nodes))
         return {
             "clusterName": NAME,
             "metadataStoreUrl": self._metadata,
@@ -322,9 +318,9 @@ class LocalCluster:
             "webServicePort": str(node.web_port),
             "bindAddress": LOOPBACK,
             "advertisedAddress": LOOPBACK,
-            "managedLedgerDefaultEnsembleSize": copies,
-            "managedLedgerDefaultWriteQuorum": copies,
-            "managedLedgerDefaultAckQuorum": copies,
+            "managedLedgerDefaultEnsembleSize": "1",
+            "managedLedgerDefaultWriteQuorum": "1",
+            "managedLedgerDefaultAckQuorum": "1",
             "metadataStoreSessionTimeoutMillis": str(SESSION_MS),
             "brokerShutdownTimeoutMs": "3000",
             "webSocketServiceEnabled": "false",
@@ -341,7 +337,7 @@ class LocalCluster:
 # The detached cluster of a user, for `dispatch broker cluster`.
 
 
-def start_detached_cluster(brokers: int = 3, bookies: int = 1, report: Report = ignore_progress) -> LocalCluster:
+def start_detached_cluster(brokers: int = 3, report: Report = ignore_progress) -> LocalCluster:
     """Start a cluster that outlives this process; or return the running one. Concurrent calls start one cluster.
 
     Raises:
@@ -352,7 +348,7 @@ def start_detached_cluster(brokers: int = 3, bookies: int = 1, report: Report = 
         if running is None:
             folder = _state_file().parent / "data"
             shutil.rmtree(folder, ignore_errors=True)
-            return LocalCluster.start(brokers=brokers, bookies=bookies, folder=folder, report=report)
+            return LocalCluster.start(brokers=brokers, folder=folder, report=report)
         if len(running.brokers) != brokers:
             raise LocalBrokerError(
                 f"a cluster of {len(running.brokers)} brokers is running: stop it first with dispatch broker cluster stop"
