@@ -124,10 +124,9 @@ def call(
         grants=settings.load_grants(),
         security=settings.security(),
     )
-    if stream:
-        result = run_async(stream_tool(dispatcher, tool, given, user=user, timeout=timeout, json=json, policy=policy))
-    else:
-        result = run_async(call_tool(dispatcher, tool, given, user=user, timeout=timeout, policy=policy))
+    result = run_async(
+        call_tool(dispatcher, tool, given, user=user, timeout=timeout, stream=stream, json=json, policy=policy)
+    )
     catalog = dispatcher.catalog
     service = catalog.service_or_default(catalog.tools[tool]) if tool in catalog.tools else None
     uses_announced = settings.uses_announced
@@ -191,37 +190,21 @@ async def call_tool(
     *,
     user: str,
     timeout: float | None,
+    stream: bool = False,
+    json: bool = False,
     policy: Policy = DEFAULT_POLICY,
 ) -> CallResult:
-    """Connect, call, disconnect. A failed connection is a result like any other error."""
-    started = time.monotonic()
-    try:
-        async with dispatcher:
-            given = read_given(arguments, dispatcher.catalog)
-            with report_wait(dispatcher, tool, policy, timeout, stream=False):
-                return await dispatcher.execute(tool, given, user=user, timeout=timeout)
-    except DispatchError as error:
-        return CallResult(tool, error.outcome, error=error, duration=time.monotonic() - started)
-
-
-async def stream_tool(
-    dispatcher: Dispatcher,
-    tool: str,
-    arguments: Arguments,
-    *,
-    user: str,
-    timeout: float | None,
-    json: bool,
-    policy: Policy = DEFAULT_POLICY,
-) -> CallResult:
-    """Connect, call and print each chunk to stdout as it arrives."""
+    """Connect, call, disconnect. With ``stream`` each chunk is printed to stdout as it arrives. A failed connection is a
+    result like any other error."""
     chunks: list[str] = []
     error: DispatchError | None = None
     started = time.monotonic()
     try:
         async with dispatcher:
             given = read_given(arguments, dispatcher.catalog)
-            with report_wait(dispatcher, tool, policy, timeout, stream=True) as timer:
+            with report_wait(dispatcher, tool, policy, timeout, stream=stream) as timer:
+                if not stream:
+                    return await dispatcher.execute(tool, given, user=user, timeout=timeout)
                 async for chunk in dispatcher.stream(tool, given, user=user, timeout=timeout):
                     timer.cancel()
                     chunks.append(chunk)
@@ -236,10 +219,11 @@ async def stream_tool(
         if not json and chunks and not chunks[-1].endswith("\n"):
             print_out("")
     outcome = Outcome.SUCCESS if error is None else error.outcome
-    # These outcomes may have been decided locally, before a request was sent.
-    sent = bool(chunks) or outcome not in (Outcome.INVALID_ARGUMENTS, Outcome.REJECTED, Outcome.TRANSPORT)
+    # These outcomes may have been decided locally, before a request was sent; without a stream they were.
+    is_local = not stream or outcome in (Outcome.INVALID_ARGUMENTS, Outcome.REJECTED, Outcome.TRANSPORT)
+    attempts = int(bool(chunks) or not is_local)
     return CallResult(
-        tool, outcome, "".join(chunks), error, time.monotonic() - started, attempts=int(sent), chunks=len(chunks)
+        tool, outcome, "".join(chunks), error, time.monotonic() - started, attempts=attempts, chunks=len(chunks)
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dispatch import Dispatcher, ToolError, ToolServer
-from dispatch.cli.call import call_tool, show, stream_tool
+from dispatch.cli.call import call_tool, show
 from dispatch.result import CallResult
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.cli_processes import WAIT_S, ended, started
@@ -82,7 +82,7 @@ class Stream:
 
 async def stream_of(service: Stream, as_json: bool = False) -> CallResult:
     async with ToolServer(service, BROKER, request_queue=REQUESTS, response_queue=RESPONSES):
-        return await stream_tool(unstarted(), "work", {}, user="", timeout=None, json=as_json)
+        return await call_tool(unstarted(), "work", {}, user="", timeout=None, stream=True, json=as_json)
 
 
 async def test_a_stream_is_printed_chunk_by_chunk_and_ends_its_line(capsys: Captured) -> None:
