@@ -17,17 +17,15 @@ import pytest
 import uvicorn.server
 from hypothesis import is_hypothesis_test
 
+from benchmarks.harness.broker import Endpoint, provide_broker, read_environment
 from dispatch.devtools import localbroker
 from dispatch.devtools.localbroker import (
     Admin,
-    Endpoint,
     LocalBrokerUnavailableError,
     choose_launcher,
     create_namespaces,
     fetch_distribution,
     find_distribution,
-    provide_broker,
-    read_environment,
 )
 from dispatch.resilience.breaker import complete_rules
 from dispatch.transports.pulsar.client import client_logger

@@ -21,13 +21,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import dispatch
+from benchmarks.harness.broker import provide_broker
 from benchmarks.harness.processes import READY_S, Child, say
 from benchmarks.harness.programs import Programme, write_figures
 from benchmarks.harness.report import aligned
 from benchmarks.workers.proc import read_memory
 from dispatch.announcements.messages import HERE, AnnouncementWriter, DescriptorParts, InstanceInfo
 from dispatch.announcements.table import AnnouncementTable
-from dispatch.devtools.localbroker import provide_broker
 from dispatch.serving.announcer import HEARTBEAT_S
 from dispatch.transports import open_transport
 

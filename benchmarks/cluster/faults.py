@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from benchmarks.cluster.load import RIGHT, WAIT_S, services, tools
+from benchmarks.harness.broker import suspend
 from benchmarks.harness.processes import ROOT, Child, product_command
 from dispatch.devtools.localbroker import LOOPBACK, AdminError, LocalBrokerError
 from dispatch.devtools.localcluster import LocalCluster
@@ -53,7 +54,7 @@ def unload(cluster: LocalCluster) -> None:
 def freeze(cluster: LocalCluster) -> None:
     """Suspend the broker that owns a topic for 10 s."""
     process = cluster.process(cluster.broker(victim(cluster)))
-    process.suspend()
+    suspend(process)
     time.sleep(10.0)
     process.send_signal(signal.SIGCONT)
 

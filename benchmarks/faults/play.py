@@ -19,12 +19,13 @@ from urllib.parse import urlsplit
 from benchmarks.faults.faults import Fault, Step
 from benchmarks.faults.outcomes import Outcome, judge, records_of
 from benchmarks.faults.systems import Compared
+from benchmarks.harness.broker import read_environment
 from benchmarks.harness.processes import ROOT, Child, start
 from benchmarks.incidents.lab import wait_for_round_trip
 from benchmarks.peers.servers import SERVERS
 from benchmarks.peers.system import Place, load
 from benchmarks.workers.proc import read_memory, read_processor_time
-from dispatch.devtools.localbroker import LocalBroker, create_namespaces, find_free_ports, read_environment
+from dispatch.devtools.localbroker import LocalBroker, create_namespaces, find_free_ports
 
 ANSWER_S = 60.0
 """Seconds until a process answers a command, at most."""

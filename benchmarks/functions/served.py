@@ -16,13 +16,13 @@ from typing import Final
 
 import dispatch
 from benchmarks.functions.adder import add
+from benchmarks.harness.broker import provide_broker
 from benchmarks.harness.plan import rotated
 from benchmarks.harness.processes import READY_S, Child, say
 from benchmarks.harness.programs import Programme, write_figures
 from benchmarks.harness.report import aligned, shown
 from benchmarks.harness.statistics import ratios, spread
 from benchmarks.workers.proc import read_processor_time
-from dispatch.devtools.localbroker import provide_broker
 
 LIMIT: Final = 1.15
 """Target of the ratio, at most."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.harness.broker import provide_broker
 from benchmarks.harness.environment import load
 from benchmarks.harness.plan import DEFAULT, QUICK, Settings, Suite, estimated_seconds
 from benchmarks.harness.plots import draw, draw_systems
@@ -21,7 +22,7 @@ from benchmarks.harness.runner import Driver, Products, rounds_of
 from benchmarks.suites.definitions import QUICK_SUITES, SUITES, SYSTEMS, chosen, without_former
 from benchmarks.suites.former_release import COMMIT, export_former_release
 from benchmarks.suites.target_ratios import FOR_THE_RECORD, TARGETS, find
-from dispatch.devtools.localbroker import LocalBrokerError, provide_broker
+from dispatch.devtools.localbroker import LocalBrokerError
 
 Draw = Callable[[Results, Path], None]
 RESULTS = Path(__file__).resolve().parents[1] / "results"

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from benchmarks.harness.broker import Endpoint
 from dispatch import __version__
-from dispatch.devtools.localbroker import Endpoint
 
 PACKAGES = ("pulsar-client", "trustgraph-base", "msgspec", "matplotlib")
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from benchmarks.harness.broker import Endpoint
 from benchmarks.harness.environment import look
 from benchmarks.harness.merging import merge_answers, merge_reports
 from benchmarks.harness.plan import LEVEL_NAMES, Contender, Settings, Suite, rotated
@@ -17,7 +18,7 @@ from benchmarks.harness.processes import Child, start
 from benchmarks.harness.report import number
 from benchmarks.harness.results import Measurement, Results
 from benchmarks.workers.proc import read_processor_time
-from dispatch.devtools.localbroker import Endpoint, find_free_ports
+from dispatch.devtools.localbroker import find_free_ports
 
 Progress = Callable[[str], None]
 """Receives a line of progress."""

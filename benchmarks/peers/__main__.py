@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.harness.broker import provide_broker
 from benchmarks.harness.environment import load
 from benchmarks.harness.plan import DEFAULT, QUICK, Suite
 from benchmarks.harness.processes import BenchmarkError, say
@@ -20,7 +21,7 @@ from benchmarks.peers.servers import SERVERS
 from benchmarks.peers.suites import SUITES, TARGETS
 from benchmarks.suites.definitions import chosen
 from benchmarks.suites.target_ratios import find
-from dispatch.devtools.localbroker import LocalBrokerError, provide_broker
+from dispatch.devtools.localbroker import LocalBrokerError
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 ROUNDS = 3

@@ -25,12 +25,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.harness.broker import Endpoint, provide_broker
 from benchmarks.harness.processes import ROOT, Child, say, start
 from benchmarks.harness.programs import Programme, picture, write_figures
 from benchmarks.harness.report import aligned
 from benchmarks.workers.channel import Spec
 from benchmarks.workers.proc import read_memory
-from dispatch.devtools.localbroker import Endpoint, provide_broker
 
 PEERS: Final = {"bare": ("decoding_listener", "echo_service"), "published": ("trustgraph_client", "trustgraph_service")}
 """Workers: the client and the service."""

@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 
 from benchmarks.harness import cli
+from benchmarks.harness.broker import Endpoint
 from benchmarks.harness.processes import ROOT
 from benchmarks.harness.results import Measurement
 from benchmarks.suites import docs_page
 from benchmarks.suites.definitions import BESIDE, CLIENTS, FAN_IN, LOSSES, SUITES, SYSTEMS, TELEMETRY, TOPICS
 from benchmarks.suites.target_ratios import FOR_THE_RECORD, TARGETS, Ratio
 from benchmarks.workers.load import Load, measure
-from dispatch.devtools.localbroker import Endpoint, ManagedProcess, process_identity
+from dispatch.devtools.localbroker import ManagedProcess, process_identity
 from tests.benchmarks.result_builders import measurement, results
 from tests.helpers.cli_processes import ended, started
 from tests.helpers.python_processes import running

@@ -25,6 +25,7 @@ from benchmarks.catalog.folder import describe_figures, measure_folders
 from benchmarks.catalog.large_catalog import CHANGES
 from benchmarks.functions import __main__ as functions
 from benchmarks.functions import served
+from benchmarks.harness.broker import Endpoint
 from benchmarks.learning import __main__ as learning
 from benchmarks.learning.__main__ import compare_after_shift, compare_amounts, pool
 from benchmarks.mcp import __main__ as mcp
@@ -35,7 +36,6 @@ from benchmarks.scale import __main__ as scale
 from benchmarks.search import __main__ as search
 from benchmarks.search.recall import BM25, CONTENDERS, DISPATCH, SPLITS
 from benchmarks.toolkit import __main__ as toolkit
-from dispatch.devtools.localbroker import Endpoint
 from tests.helpers.run_profile import by_profile
 
 Main = Callable[[Sequence[str] | None], int]

@@ -16,8 +16,8 @@ from typing import Any
 import pulsar
 import pytest
 
+from benchmarks.harness.broker import Endpoint
 from dispatch import Security
-from dispatch.devtools.localbroker import Endpoint
 from dispatch.transports import Message, Mode
 from dispatch.transports.pulsar.client import client_logger, keep_thread_state
 from dispatch.transports.pulsar.transport import PulsarTransport

@@ -30,9 +30,9 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 import dispatch
+from benchmarks.harness.broker import Endpoint
 from dispatch import adapters
 from dispatch.calling import call_function
-from dispatch.devtools.localbroker import Endpoint
 from dispatch.errors import TransportError
 from dispatch.search.search import EMBEDDING_TURN_S
 from dispatch.telemetry.exposition import HISTOGRAMS, VALUES, TextFamily, render_metrics

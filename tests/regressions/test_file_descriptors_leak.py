@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.devtools.localbroker import Endpoint, LocalBroker, create_namespaces, find_free_ports
+from benchmarks.harness.broker import Endpoint
+from dispatch.devtools.localbroker import LocalBroker, create_namespaces, find_free_ports
 from dispatch.transports.pulsar.transport import PulsarTransport
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.echo_service import Echo

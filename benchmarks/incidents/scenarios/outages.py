@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 
+from benchmarks.harness.broker import suspend
 from benchmarks.harness.processes import Child
 from benchmarks.incidents.figures import RIGHT, Call, Figure, begun, calls_of, common_failures, first_right, share
 from benchmarks.incidents.lab import REACH_S, Lab, queues, restart, unique
@@ -61,7 +62,7 @@ def outage(broker: LocalBroker, seconds: float, way: str) -> tuple[float, float]
     """
     began = time.monotonic()
     if way == "paused":
-        broker.process.suspend()
+        suspend(broker.process)
         try:
             time.sleep(seconds)
         finally:

@@ -11,7 +11,7 @@ from benchmarks.faults.__main__ import chosen
 from benchmarks.faults.faults import FAULTS, Fault, Step
 from benchmarks.faults.play import Meeting, Play
 from benchmarks.faults.systems import SYSTEMS
-from dispatch.devtools.localbroker import Endpoint
+from benchmarks.harness.broker import Endpoint
 
 RESETS = Fault("lost-replies", "connections reset", (Step(3.0, "reset"), Step(3.5, "kill", 0)), over=3.5, rate=50.0)
 

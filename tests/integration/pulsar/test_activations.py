@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import dispatch
+from benchmarks.harness.broker import Endpoint
 from dispatch import _internal
-from dispatch.devtools.localbroker import Admin, AdminError, Endpoint, create_namespaces
+from dispatch.devtools.localbroker import Admin, AdminError, create_namespaces
 from tests.helpers.catalogs import unique_topic
 from tests.helpers.dispatcher_and_service import UNGUARDED
 from tests.helpers.run_profile import by_profile

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 import dispatch
-from dispatch.devtools.localbroker import Admin, Endpoint, LocalBroker, create_namespaces
+from benchmarks.harness.broker import Endpoint
+from dispatch.devtools.localbroker import Admin, LocalBroker, create_namespaces
 from dispatch.server import ToolServer
 from dispatch.transports import Security, open_transport
 from tests.helpers.announcing import AnnouncingInstance, service, tool

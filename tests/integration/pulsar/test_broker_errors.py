@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 import dispatch
+from benchmarks.harness.broker import Endpoint
 from dispatch import Security
-from dispatch.devtools.localbroker import Endpoint, find_free_ports
+from dispatch.devtools.localbroker import find_free_ports
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.echo_service import Echo
 from tests.helpers.secured_broker import SUPER_USER, SecuredBroker

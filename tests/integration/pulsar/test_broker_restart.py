@@ -19,7 +19,8 @@ import pulsar
 import pytest
 
 import dispatch
-from dispatch.devtools.localbroker import Admin, Endpoint, LocalBroker, create_namespaces, find_free_ports
+from benchmarks.harness.broker import Endpoint
+from dispatch.devtools.localbroker import Admin, LocalBroker, create_namespaces, find_free_ports
 from tests.helpers.call_records import End
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.cli_processes import started

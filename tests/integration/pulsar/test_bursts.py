@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 import dispatch
-from dispatch.devtools.localbroker import Endpoint
+from benchmarks.harness.broker import Endpoint
 from dispatch.messaging.request import Disposition
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.echo_service import Echo, echo_process

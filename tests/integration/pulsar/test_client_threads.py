@@ -12,7 +12,7 @@ import pulsar
 import pytest
 
 import dispatch
-from dispatch.devtools.localbroker import Endpoint
+from benchmarks.harness.broker import Endpoint
 from dispatch.transports.pulsar import transport
 from dispatch.transports.pulsar.client import keep_thread_state
 from tests.helpers.catalogs import catalog_of, unique_topic

@@ -16,9 +16,10 @@ import pytest
 
 import dispatch
 from benchmarks.cluster.faults import SETTINGS, VICTIMS, Load, evaluate, loaded, measure, owners
+from benchmarks.harness.broker import Endpoint, suspend
 from benchmarks.harness.processes import ROOT
 from benchmarks.suites.former_release import export_former_release
-from dispatch.devtools.localbroker import Endpoint, cache_dir, fetch_distribution, find_free_ports
+from dispatch.devtools.localbroker import cache_dir, fetch_distribution, find_free_ports
 from dispatch.devtools.localcluster import LocalCluster
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.echo_service import Echo
@@ -87,7 +88,7 @@ async def test_an_idle_service_is_in_reach_again_while_the_owner_of_its_topic_ha
         owned = await asyncio.to_thread(owners, cluster)
         (number,) = (owner for topic, owner in owned.items() if "/dispatch-instance-" in topic and service in topic)
         process = cluster.process(cluster.broker(number))
-        process.suspend()
+        suspend(process)
         try:
             result = await dispatcher.execute("echo", {}, timeout=25)
         finally:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 import pytest
 
 import dispatch
-from dispatch.devtools.localbroker import Admin, AdminError, Endpoint
+from benchmarks.harness.broker import Endpoint
+from dispatch.devtools.localbroker import Admin, AdminError
 from dispatch.transports import open_transport
 from tests.helpers.catalogs import queues_of, unique_topic
 from tests.helpers.dispatcher_and_service import UNGUARDED

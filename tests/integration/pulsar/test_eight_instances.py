@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.devtools.localbroker import Endpoint
+from benchmarks.harness.broker import Endpoint
 from dispatch.testing import Faults, FaultyTransport
 from dispatch.transports import open_transport
 from tests.helpers.catalogs import queues_of, unique_topic

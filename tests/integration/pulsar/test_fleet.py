@@ -13,8 +13,8 @@ import pytest
 
 import dispatch
 from benchmarks.fleet.__main__ import Member, own_broker, run
+from benchmarks.harness.broker import Endpoint
 from dispatch.calls.fleet import quota_topic
-from dispatch.devtools.localbroker import Endpoint
 from tests.helpers.python_processes import environment
 
 pytestmark = pytest.mark.pulsar

@@ -20,7 +20,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 import dispatch
-from dispatch.devtools.localbroker import Endpoint, find_free_ports
+from benchmarks.harness.broker import Endpoint
+from dispatch.devtools.localbroker import find_free_ports
 from dispatch.telemetry.exposition import render_metrics
 from tests.helpers.catalogs import queues_of, unique_topic
 from tests.helpers.otlp_collector import PATH, exporting

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from benchmarks.harness.broker import Endpoint
 from benchmarks.harness.processes import ROOT
 from benchmarks.incidents.cases import Case
 from benchmarks.incidents.figures import RIGHT
 from benchmarks.incidents.incidents import INCIDENTS
 from benchmarks.incidents.outcomes import TIMED, by_second, figures_of
 from benchmarks.incidents.stage import Stage
-from dispatch.devtools.localbroker import Endpoint
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.slow]
 PLAYED = ("kill", "stop", "block", "gone", "late", "overloaded", "cold", "burst")

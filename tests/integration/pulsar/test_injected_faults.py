@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.devtools.localbroker import Endpoint
+from benchmarks.harness.broker import Endpoint
 from dispatch.testing import FaultInjector, Faults, FaultyTransport
 from dispatch.transports import Mode, open_transport
 from dispatch.transports.base import RECONNECT_WAIT_S

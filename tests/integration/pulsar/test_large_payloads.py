@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.devtools.localbroker import Endpoint
+from benchmarks.harness.broker import Endpoint
 from tests.helpers.catalogs import catalog_of, queues_of, unique_topic
 from tests.helpers.lossy_proxy import LossyProxy
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.devtools.localbroker import Endpoint
+from benchmarks.harness.broker import Endpoint
 from dispatch.transports.base import Mode, Security
 from dispatch.transports.pulsar.client import PulsarClient, close_opened
 from tests.helpers.catalogs import catalog_of, unique_topic

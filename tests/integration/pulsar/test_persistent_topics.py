@@ -15,7 +15,7 @@ import pulsar
 import pytest
 
 import dispatch
-from dispatch.devtools.localbroker import Endpoint
+from benchmarks.harness.broker import Endpoint
 from dispatch.transports import DurableMessage, Message, Mode
 from dispatch.transports.pulsar.transport import PulsarTransport
 from tests.helpers.catalogs import catalog_of, queues_of, unique_topic

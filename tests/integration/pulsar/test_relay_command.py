@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.devtools.localbroker import Endpoint
+from benchmarks.harness.broker import Endpoint
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.cli_processes import started
 from tests.helpers.dispatcher_and_service import Service

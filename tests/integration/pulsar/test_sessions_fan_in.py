@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from dispatch.devtools.localbroker import Endpoint
+from benchmarks.harness.broker import Endpoint
 from dispatch.protocol.settings import DEFAULT_SETTINGS
 from tests.helpers.endpoint_peers import Callee, peers
 from tests.helpers.run_profile import by_profile

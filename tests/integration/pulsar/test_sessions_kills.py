@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.devtools.localbroker import Admin, Endpoint, LocalBroker, create_namespaces
+from benchmarks.harness.broker import Endpoint
+from dispatch.devtools.localbroker import Admin, LocalBroker, create_namespaces
 from tests.helpers.fault_lab import FaultLab
 from tests.integration.pulsar.test_broker_restart import first_lookup
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import dispatch
-from dispatch.devtools.localbroker import Endpoint
+from benchmarks.harness.broker import Endpoint
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.counting_service import Counts, answer, counting_process
 from tests.helpers.lossy_proxy import LossyProxy

@@ -10,7 +10,7 @@ import pulsar
 import pytest
 
 import dispatch
-from dispatch.devtools.localbroker import Endpoint
+from benchmarks.harness.broker import Endpoint
 from dispatch.messaging.wire import encode_request
 from dispatch.transports.pulsar import transport
 from tests.helpers.catalogs import unique_topic

@@ -12,8 +12,8 @@ from contextlib import ExitStack
 import pytest
 
 import dispatch
+from benchmarks.harness.broker import Endpoint
 from benchmarks.harness.processes import start
-from dispatch.devtools.localbroker import Endpoint
 from dispatch.messaging.request import Disposition
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.run_profile import by_profile

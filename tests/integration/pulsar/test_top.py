@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import dispatch
+from benchmarks.harness.broker import Endpoint
 from dispatch.admin import Admin
-from dispatch.devtools.localbroker import Endpoint
 from tests.helpers.cli_processes import WAIT_S, ended, started
 from tests.integration.pulsar.test_announced_services import seen
 

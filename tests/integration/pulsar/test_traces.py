@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.devtools.localbroker import Endpoint
+from benchmarks.harness.broker import Endpoint
 from dispatch.telemetry.observers import SCHEMA_URL
 from tests.helpers.catalogs import queues_of, unique_topic
 from tests.helpers.otlp_collector import Collector, Received, collecting, exporting

@@ -37,11 +37,11 @@ from typing import Any
 import pytest
 
 import dispatch
+from benchmarks.harness.broker import Endpoint
 from dispatch import CallResult, CallTimeoutError, Catalog, CircuitChanged, Dispatcher, Event, Origin, ThrottledError
 from dispatch._internal import RETENTION_S, Rejection
 from dispatch.calls.attempt import OCCUPIED_AFTER_S, Admission
 from dispatch.calls.guards import GuardKey, GuardRegistry, ToolGuards, create_rate_limiter
-from dispatch.devtools.localbroker import Endpoint
 from dispatch.errors import Outcome
 from dispatch.policy import Bulkhead, Policy, RateLimit
 from dispatch.resilience.aio import user_buckets

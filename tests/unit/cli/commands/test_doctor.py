@@ -25,6 +25,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.harness.broker import Endpoint
 from dispatch.catalog import Catalog
 from dispatch.cli.doctor import (
     COLUMNS,
@@ -36,7 +37,7 @@ from dispatch.cli.doctor import (
     list_namespaces,
     rows,
 )
-from dispatch.devtools.localbroker import DetachedBroker, Endpoint
+from dispatch.devtools.localbroker import DetachedBroker
 from dispatch.devtools.lossprobe import Measurement, ProbeError, RunResult, Variant
 from dispatch.protocol.frames import Frame, encode_packet
 from dispatch.transports import Security

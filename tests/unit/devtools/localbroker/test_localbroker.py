@@ -17,6 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.harness import broker
+from benchmarks.harness.broker import Endpoint, provide_broker, read_environment
 from dispatch.devtools import localbroker
 from dispatch.devtools.localbroker import (
     DEFAULT_NAMESPACES,
@@ -26,7 +28,6 @@ from dispatch.devtools.localbroker import (
     AdminError,
     Configuration,
     DockerBroker,
-    Endpoint,
     LocalBroker,
     LocalBrokerError,
     LocalBrokerUnavailableError,
@@ -48,9 +49,7 @@ from dispatch.devtools.localbroker import (
     loopback_interface,
     parse_java_version,
     process_identity,
-    provide_broker,
     read_bookie_port,
-    read_environment,
     read_tail,
     require_free,
     run,
@@ -267,7 +266,7 @@ def test_a_broker_of_the_environment_that_does_not_answer_is_an_error() -> None:
 
 
 def test_a_container_where_nothing_else_goes(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(localbroker, "choose_launcher", lambda: "docker")
+    monkeypatch.setattr(broker, "choose_launcher", lambda: "docker")
 
     with provide_broker(environ={}) as endpoint:
         assert endpoint.broker is None

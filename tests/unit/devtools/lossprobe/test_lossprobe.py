@@ -21,8 +21,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.harness.broker import Endpoint
 from dispatch.devtools import lossprobe
-from dispatch.devtools.localbroker import Endpoint
 from dispatch.devtools.lossprobe import (
     CHECK_INTERVAL_S,
     GRACE_S,

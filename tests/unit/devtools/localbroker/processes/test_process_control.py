@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.harness.broker import suspend
 from dispatch.devtools.localbroker import ManagedProcess, _identity_from_ps, process_identity, spawn
 from tests.unit.devtools.localbroker.fakes import Ending
 
@@ -144,12 +145,12 @@ def test_a_stopped_one_stands_still_with_all_its_threads(log: Path) -> None:
         while len(list(Path(f"/proc/{child.pid}/task").iterdir())) < 9:
             time.sleep(0.01)
         for _ in range(20):
-            assert child.suspend()
+            assert suspend(child)
             assert states(child.pid) == {"T"}
             assert child.send_signal(signal.SIGCONT)
     finally:
         child.kill()
-    assert not child.suspend()
+    assert not suspend(child)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux tells of children")
