@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TextIO, TypeVar
 
 import msgspec
@@ -147,23 +147,27 @@ class Rows(NamedTuple):
     """Rows of a list: a table on a terminal, elsewhere aligned lines.
 
     Attributes:
-        columns: the texts of each column by its heading.
+        columns: the texts of each column by its heading; elsewhere a line end in a heading is a blank.
         style: of the first column on a terminal.
         hidden: headings of columns that a terminal does not show.
         is_cut: a terminal cuts the last column, so that each row is one line.
+        has_numbers: a terminal aligns all columns to the right.
+        colours: the colour of each cell on a terminal, by the heading of its column.
     """
 
     columns: Mapping[str, Sequence[str]]
     style: str = ""
     hidden: Sequence[str] = ()
     is_cut: bool = False
+    has_numbers: bool = False
+    colours: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def print(self) -> None:
         """Print the rows to stdout."""
         if is_terminal(sys.stdout):
             console().print(self.as_table())
         else:
-            headings = tuple(heading.upper() for heading in self.columns)
+            headings = tuple(heading.upper().replace("\n", " ") for heading in self.columns)
             print_out(align_columns([headings, *zip(*self.columns.values(), strict=True)]))
 
     def as_table(self) -> Table:
@@ -179,9 +183,18 @@ class Rows(NamedTuple):
             limit = max(MIN_CUT, console().width - sum(_GAP + width for width in widths))
         table = Table(box=None, pad_edge=False, header_style="bold")
         for heading in columns:
-            table.add_column(heading, style=self.style if heading == first else "", overflow="fold")
-        for *cells, end in zip(*columns.values(), strict=True):
-            table.add_row(*map(Text, cells), Text(make_printable(end, limit)))
+            table.add_column(
+                heading,
+                style=self.style if heading == first else "",
+                overflow="fold",
+                justify="right" if self.has_numbers else "left",
+                vertical="bottom" if self.has_numbers else "top",
+            )
+        plain = [""] * len(columns[first])
+        colours = [self.colours.get(heading, plain) for heading in columns]
+        for row, row_colours in zip(zip(*columns.values(), strict=True), zip(*colours, strict=True), strict=True):
+            *cells, end = row
+            table.add_row(*map(Text, (*cells, make_printable(end, limit)), row_colours))
         return table
 
 

@@ -27,6 +27,7 @@ from dispatch.catalog import Catalog, CatalogError, ServiceDescriptor, TopicName
 from dispatch.cli.base import (
     CliError,
     Exit,
+    Rows,
     Settings,
     align_columns,
     colorize,
@@ -56,7 +57,7 @@ from dispatch.transports.pulsar.handshake import endpoints
 
 if TYPE_CHECKING:
     from dispatch.devtools.localbroker import Admin
-    from dispatch.devtools.lossprobe import Measurement, Plan, ProbeResults, RunResult
+    from dispatch.devtools.lossprobe import Measurement, Plan, ProbeResults
 
 _loss_option = partial(typer.Option, rich_help_panel="Loss")
 _STYLES = {"ok": "green", "failed": "red", "warning": "yellow", "skipped": "dim"}
@@ -286,7 +287,7 @@ async def check_sessions(
         async for result in _check_services(transport, services):
             yield result
     except TransportError as error:
-        yield CheckResult("sessions", "failed", describe_without_call(error), "follow the message")
+        yield CheckResult("sessions", "failed", describe_without_call(error), _FOLLOW_MESSAGE)
     finally:
         await transport.close()
 
@@ -302,9 +303,7 @@ async def _check_services(transport: Transport, services: Sequence[ServiceDescri
                 assert isinstance(channel, TopicChannel)  # services of a broker have topics
                 yield await _check_service(channel, service)
             except TransportError as error:
-                yield CheckResult(
-                    f"sessions of {service.id}", "failed", describe_without_call(error), "follow the message"
-                )
+                yield CheckResult(f"sessions of {service.id}", "failed", describe_without_call(error), _FOLLOW_MESSAGE)
     finally:
         exchange.close()
         sessions.close()
@@ -493,7 +492,8 @@ class DoctorChecks:
         if address.status == "failed":
             return
         if self._security.token is not None:
-            yield self._check_token(self._security.token)
+            token = self._security.token
+            yield check_token_expiry(token() if callable(token) else token, time.time())
         admin = await self._check_admin()
         yield admin
         if self._repair:
@@ -570,10 +570,6 @@ class DoctorChecks:
         how = "with the token" if self._security.token is not None else "without a token"
         return CheckResult("handshake", "ok", f"Pulsar accepts the connection {how} ({duration:.0f} ms)")
 
-    @staticmethod
-    def _check_token(token: str | Callable[[], str]) -> CheckResult:
-        return check_token_expiry(token() if callable(token) else token, time.time())
-
     # -- tenants and namespaces ---------------------------------------------------------------------------------
 
     async def _check_admin(self) -> CheckResult:
@@ -617,7 +613,7 @@ class DoctorChecks:
                     f"namespace {namespace}",
                     "failed",
                     "its tenant does not exist",
-                    self._creation_command(f"namespaces {namespace}"),
+                    self._creation_command("namespaces", namespace),
                 )
             else:
                 yield await self._check_namespace(transport, namespace)
@@ -630,35 +626,37 @@ class DoctorChecks:
             await asyncio.to_thread(self._admin.namespaces, tenant)
         except AdminError as error:
             if error.status == 404:
-                return CheckResult(name, "failed", "does not exist", self._creation_command(f"tenants {tenant}"))
+                return CheckResult(name, "failed", "does not exist", self._creation_command("tenants", tenant))
             return CheckResult(name, "skipped", f"the admin interface gives no information: {error.reason}")
         return CheckResult(name, "ok", "exists")
 
     async def _check_namespace(self, transport: Transport, namespace: str) -> CheckResult:
         name = f"namespace {namespace}"
         try:
-            await _open_topic(transport, namespace)
+            # A topic with a unique name.
+            publisher = await transport.publisher(
+                f"non-persistent://{namespace}/dispatch-doctor-{secrets.token_hex(6)}"
+            )
+            await publisher.close()
         except TransportError as error:
             self._missing.add(namespace)
             if error.type == ErrorType.NO_SUCH_NAMESPACE:
                 also = (
                     ""
                     if self._admin_answers
-                    else f" (or its tenant: {self._creation_command('tenants ' + namespace.split('/')[0])})"
+                    else f" (or its tenant: {self._creation_command('tenants', namespace.split('/')[0])})"
                 )
                 return CheckResult(
-                    name, "failed", "does not exist", self._creation_command(f"namespaces {namespace}") + also
+                    name, "failed", "does not exist", self._creation_command("namespaces", namespace) + also
                 )
             return CheckResult(
                 name, "failed", describe_without_call(error), f"use a token whose role has permission for {namespace}"
             )
         return CheckResult(name, "ok", "exists and is accessible")
 
-    def _creation_command(self, what: str) -> str:
-        kind, name = what.split()
-        if self._admin_answers:
-            return f"dispatch doctor --fix (or: pulsar-admin {kind} create {name})"
-        return f"pulsar-admin {kind} create {name}"
+    def _creation_command(self, kind: str, name: str) -> str:
+        command = f"pulsar-admin {kind} create {name}"
+        return f"dispatch doctor --fix (or: {command})" if self._admin_answers else command
 
     # -- calls --------------------------------------------------------------------------------------------------
 
@@ -713,12 +711,6 @@ def _serve_options(service: ServiceDescriptor) -> str:
     if (service.request_queue, service.response_queue) == service_queues(topic):
         return f"--service {topic}"
     return f"--request-queue {service.request_queue} --response-queue {service.response_queue}"
-
-
-async def _open_topic(transport: Transport, namespace: str) -> None:
-    """Open a topic with a unique name and close it."""
-    publisher = await transport.publisher(f"non-persistent://{namespace}/dispatch-doctor-{secrets.token_hex(6)}")
-    await publisher.close()
 
 
 def list_namespaces(catalog: Catalog | None) -> list[str]:
@@ -849,16 +841,6 @@ def _describe_frame(frame: Any) -> dict[str, Any]:
 # ``dispatch doctor --loss``: message loss of a broker, as a table with advice.
 
 
-COLUMNS = (
-    "reply",
-    "in flight",
-    "plain calls",
-    "plain lost",
-    "plain calls/s",
-    "session calls",
-    "session lost",
-    "session calls/s",
-)
 LEGEND = "plain: pulsar-client without sessions · session: dispatch's Dispatcher and ToolServer with sessions"
 WIDTH = 120
 """Maximum width of a paragraph: longer lines are hard to read."""
@@ -995,27 +977,22 @@ def _planned(results: ProbeResults) -> int | None:
     return None if results.is_complete else len(results.plan.loads)
 
 
-def rows(measurements: Sequence[Measurement]) -> list[tuple[str, ...]]:
-    """Return the cells of the table."""
-    from dispatch.devtools.lossprobe import format_size
+def list_losses(measurements: Sequence[Measurement]) -> Rows:
+    """Return the rows of the table."""
+    from dispatch.devtools.lossprobe import format_share, format_size
 
-    return [
-        (
-            format_size(measurement.size),
-            f"{measurement.in_flight:,}",
-            *_format_run(measurement.plain),
-            *_format_run(measurement.session),
-        )
-        for measurement in measurements
-    ]
-
-
-def _format_run(run: RunResult | None) -> tuple[str, str, str]:
-    from dispatch.devtools.lossprobe import format_share
-
-    if run is None:
-        return "-", "-", "-"
-    return f"{run.calls:,}", format_share(run.lost, run.calls), f"{run.rate:,.0f}"
+    columns = {
+        "reply": [format_size(each.size) for each in measurements],
+        "in flight": [f"{each.in_flight:,}" for each in measurements],
+    }
+    colours = {}
+    plain, session = [each.plain for each in measurements], [each.session for each in measurements]
+    for variant, runs in (("plain", plain), ("session", session)):
+        columns[f"{variant}\ncalls"] = [f"{run.calls:,}" if run else "-" for run in runs]
+        columns[f"{variant}\nlost"] = [format_share(run.lost, run.calls) if run else "-" for run in runs]
+        columns[f"{variant}\ncalls/s"] = [f"{run.rate:,.0f}" if run else "-" for run in runs]
+        colours[f"{variant}\nlost"] = ["" if run is None else "red" if run.lost else "green" for run in runs]
+    return Rows(columns, has_numbers=True, colours=colours)
 
 
 def show(results: ProbeResults) -> None:
@@ -1023,12 +1000,8 @@ def show(results: ProbeResults) -> None:
     from dispatch.devtools.lossprobe import give_advice
 
     measurements = results.measurements
-    terminal = is_terminal(sys.stdout)
     print_out("")
-    if terminal:
-        _show_table(measurements)
-    else:
-        print_out(align_columns([tuple(column.upper() for column in COLUMNS), *rows(measurements)]))
+    list_losses(measurements).print()
     print_out("")
     print_out(LEGEND)
     if not results.is_complete:
@@ -1037,23 +1010,7 @@ def show(results: ProbeResults) -> None:
             f"Only {len(measurements)} of {len(results.plan.loads)} lines {were} measured, the last perhaps partially."
         )
     print_out("")
-    width = min(console().width, WIDTH) if terminal else 0
+    width = min(console().width, WIDTH) if is_terminal(sys.stdout) else 0
     for line in give_advice(measurements, _planned(results)):
         text = f"- {make_printable(line)}"
         print_out(textwrap.fill(text, width, subsequent_indent="  ", break_on_hyphens=False) if width else text)
-
-
-def _show_table(measurements: Sequence[Measurement]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in COLUMNS:
-        table.add_column(column.replace(" ", "\n", 1), justify="right", vertical="bottom", no_wrap=True)
-    for measurement, row in zip(measurements, rows(measurements), strict=True):
-        styles = dict.fromkeys(range(len(COLUMNS)), "")
-        for place, run in ((3, measurement.plain), (6, measurement.session)):
-            if run is not None:
-                styles[place] = "red" if run.lost else "green"
-        table.add_row(*(Text(text, styles[place]) for place, text in enumerate(row)))
-    console().print(table)
