@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -475,39 +475,23 @@ class ServiceViews(Views):
         }
 
     def tools(self) -> list[Values]:
-        return [
-            {
-                **dict.fromkeys(Tool.__annotations__),
-                "name": tool["name"],
-                "version": tool.get("version"),
-                "service": server.service_id,
-                "instances": 1,
-                "instances_up": int(not server.is_draining),
-            }
-            for server in self.servers
-            for tool in server.descriptors[1]
-        ]
+        return [_describe_tool(server, tool) for server in self.servers for tool in server.descriptors[1]]
 
     def tool(self, name: str, version: str | None) -> Values | None:
-        for server, row in zip(self._by_tool(), self.tools(), strict=True):
-            if row["name"] == name and (version is None or row["version"] == version):
-                lists = ("permissions", "circuits", "events", "policy")
-                return {
-                    **dict.fromkeys(ToolDetails.__annotations__),
-                    **{each: [] for each in lists},
-                    **row,
-                    "description": next(
-                        each.get("description", "") for each in server.descriptors[1] if each["name"] == name
-                    ),
-                    "versions": [row["version"]],
-                    "request_queue": server.request_queue,
-                    "history": {"seconds": SLOT_S, "calls": [], "failed": []},
-                    "instance_list": [self._instance(server)],
-                }
+        for server in self.servers:
+            for tool in server.descriptors[1]:
+                if tool["name"] == name and version in (None, tool.get("version")):
+                    return {
+                        **dict.fromkeys(ToolDetails.__annotations__),
+                        **{each: [] for each in ("permissions", "circuits", "events", "policy")},
+                        **_describe_tool(server, tool),
+                        "description": tool.get("description", ""),
+                        "versions": [tool.get("version")],
+                        "request_queue": server.request_queue,
+                        "history": {"seconds": SLOT_S, "calls": [], "failed": []},
+                        "instance_list": [self._instance(server)],
+                    }
         return None
-
-    def _by_tool(self) -> Iterable[ObservedService]:
-        return [server for server in self.servers for _ in server.descriptors[1]]
 
     def instances(self) -> list[Values]:
         return [self._instance(each) for each in self.servers]
@@ -536,6 +520,18 @@ class ServiceViews(Views):
             if server.session_table is not None
             for session in list(server.session_table.sessions.values())
         ]
+
+
+def _describe_tool(server: ObservedService, tool: Mapping[str, Any]) -> Values:
+    """Return a tool of a service as a row of ``/api/tools``."""
+    return {
+        **dict.fromkeys(Tool.__annotations__),
+        "name": tool["name"],
+        "version": tool.get("version"),
+        "service": server.service_id,
+        "instances": 1,
+        "instances_up": int(not server.is_draining),
+    }
 
 
 def concerns(event: Values, tool: str, service: str) -> bool:
