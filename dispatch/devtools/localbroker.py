@@ -1056,7 +1056,6 @@ class DockerBroker:
         volume: str | None = None,
         detached: bool = False,
         report: Report = ignore_progress,
-        ready_timeout: float = READY_TIMEOUT,
     ) -> DockerBroker:
         """Start a container and wait until its broker is ready.
 
@@ -1067,7 +1066,6 @@ class DockerBroker:
             volume: volume for the data; default: data are deleted with the container.
             detached: the container outlives this process.
             report: receives progress lines.
-            ready_timeout: seconds until the start counts as failed.
 
         Raises:
             LocalBrokerError: the broker did not start; the message names the cause.
@@ -1099,7 +1097,6 @@ class DockerBroker:
                 Admin(broker.web_url, timeout=2.0).is_ready,
                 follower.wait,
                 logs=[folder / "console.log"],
-                timeout=ready_timeout,
                 report=report,
             )
             undo.pop_all()
