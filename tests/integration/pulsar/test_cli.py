@@ -161,7 +161,7 @@ def test_a_call_without_a_service_says_until_when_it_waits(stand: Stand) -> None
     for more in ((), ("--stream",)):
         with started(*stand.options("topic=cats", *more)) as caller:
             caller.err.wait_for("(30 s in all). Ctrl-C ends the call")
-            assert f"no instance has announced itself on non-persistent://tg/request/{stand.topic}" in caller.err.text()
+            caller.err.wait_for(f"no instance has announced itself on non-persistent://tg/request/{stand.topic}")
             caller.interrupt()
             caller.assert_interrupted()
             assert caller.out.text() == ""

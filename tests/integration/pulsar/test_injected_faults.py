@@ -157,17 +157,20 @@ async def test_what_cannot_be_repaired_is_told_and_passes(
     pulsar_endpoint: Endpoint, scheme: str, kinds: tuple[str, ...]
 ) -> None:
     injector = FaultInjector()
-    async with calling(pulsar_endpoint.service_url, injector, scheme, timeout=10.0) as dispatcher:
+    # Less than pulsar-client waits for a receipt: a call that is never sent ends by its own timeout.
+    async with calling(pulsar_endpoint.service_url, injector, scheme, timeout=9.0) as dispatcher:
         for kind in kinds:
             (values, types), before = TOLD[kind], injector.count.total()
+            least = 1 if kind == "outage" else 6  # one outage ends all calls
             injector.inject(Faults(**values))  # type: ignore[arg-type]
-            results = await call_apart(dispatcher)
+            results = []
+            while injector.count.total() < before + least:  # on a busy machine one packet has many requests
+                results += await call_apart(dispatcher)
             for number, result in enumerate(results):
-                assert result.text == f"text {number}" if result.ok else result.error is not None
+                assert result.text == f"text {number % CALLS}" if result.ok else result.error is not None
             assert {result.error.type for result in results if result.error is not None} <= types, kind
             # A session may survive every short interruption.
             assert (kind, scheme) == ("disconnect", "non-persistent") or any(not result.ok for result in results)
             injector.heal()
             assert await dispatcher.call("echo", {"text": "well again"}) == "well again"
             assert dispatcher.pending_requests == 0
-            assert injector.count.total() > before + (0 if kind == "outage" else 5), "one outage ends all calls"
