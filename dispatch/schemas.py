@@ -802,30 +802,18 @@ _BESIDE_REFERENCE: Final = frozenset(
 """Keywords that count beside ``$ref`` up to draft-07: they describe, or are referred to. All others are ignored there."""
 
 
-class Dialect:
-    """A dialect before 2020-12.
-
-    Args:
-        number: of the draft, 3 to 7; 8: 2019-09.
-        is_guessed: the schema does not name it; only what cannot mean anything else is translated.
-    """
-
-    def __init__(self, number: int, *, is_guessed: bool = False) -> None:
-        self.number = number
-        self.is_guessed = is_guessed
-
-
-GUESSED: Final = Dialect(7, is_guessed=True)
-"""The dialect of a schema of another system that names none. Many generators write draft-07 without its name."""
+Dialect = int
+"""A dialect before 2020-12: the number of its draft, 3 to 7; 8: 2019-09."""
+GUESSED: Final[Dialect] = 0
+"""The dialect of a schema of another system that names none: only what cannot mean anything else is translated. Many
+generators write draft-07 without its name."""
 
 
 def find_dialect(schema: Mapping[str, Any]) -> Dialect | None:
     """Return the older dialect that ``$schema`` names; None: 2020-12, another one, or none."""
     name = schema.get("$schema")
     found = _NAME.fullmatch(name.strip()) if isinstance(name, str) else None
-    if found is None:
-        return None
-    return Dialect(int(found[1]) if found[1] else 8)
+    return None if found is None else int(found[1] or 8)
 
 
 def translate_schema(schema: Mapping[str, Any], dialect: Dialect) -> Mapping[str, Any]:
@@ -850,12 +838,12 @@ def translate_schema(schema: Mapping[str, Any], dialect: Dialect) -> Mapping[str
 def _translate(schema: Any, dialect: Dialect, *, is_root: bool = False) -> Any:
     if not isinstance(schema, Mapping):
         return schema
-    if not is_root and "$schema" in schema:
-        dialect = find_dialect(schema) or dialect
     result = dict(schema)
-    if not is_root and find_dialect(schema):
+    own = None if is_root else find_dialect(schema)
+    if own is not None:
+        dialect = own
         del result["$schema"]
-    if not dialect.is_guessed:
+    if dialect != GUESSED:
         _translate_named(result, dialect, is_root=is_root)
     _translate_items(result)
     _translate_bounds(result)
@@ -866,21 +854,21 @@ def _translate(schema: Any, dialect: Dialect, *, is_root: bool = False) -> Any:
 
 def _translate_named(result: dict[str, Any], dialect: Dialect, *, is_root: bool) -> None:
     """Translate what another dialect could mean otherwise."""
-    if dialect.number <= 7 and isinstance(result.get("$ref"), str):
+    if dialect <= 7 and isinstance(result.get("$ref"), str):
         for keyword in result.keys() - _BESIDE_REFERENCE:
             if not (is_root and keyword in ("type", "id", "$id")):
                 del result[keyword]
-    if dialect.number <= 4 and isinstance(result.get("id"), str):
+    if dialect <= 4 and isinstance(result.get("id"), str):
         result["$id"] = result.pop("id")
-    if dialect.number == 3:
+    if dialect == 3:
         if "divisibleBy" in result:
             result["multipleOf"] = result.pop("divisibleBy")
         kind = result.get("type")
         if kind == "any" or (_is_list(kind) and not all(isinstance(each, str) and each != "any" for each in kind)):
             del result["type"]
-    if dialect.number <= 7 and isinstance(result.get("dependencies"), Mapping):
+    if dialect <= 7 and isinstance(result.get("dependencies"), Mapping):
         _translate_dependencies(result)
-    if dialect.number == 8:
+    if dialect == 8:
         result.pop("$recursiveAnchor", None)
         if "$recursiveRef" in result:
             result.setdefault("$ref", result.pop("$recursiveRef"))
