@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -153,18 +154,17 @@ Alternative = tuple[Comparator, ...]
 """Comparators that a version must all meet; none: any version."""
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class Range:
     """A parsed range: :meth:`includes`. Two ranges with one text are equal.
 
     Attributes:
         text: as it was written.
+        alternatives: a version satisfies one of them.
     """
 
-    __slots__ = ("_alternatives", "text")
-
-    def __init__(self, text: str, alternatives: tuple[Alternative, ...]) -> None:
-        self.text = text
-        self._alternatives = alternatives
+    text: str
+    alternatives: tuple[Alternative, ...] = field(compare=False)
 
     def includes(self, version: str | Version) -> bool:
         """Return whether the version satisfies the range. A text that is no version satisfies none.
@@ -177,18 +177,12 @@ class Range:
                 version = parse_version(version)
             except ValueError:
                 return False
-        for comparators in self._alternatives:
+        for comparators in self.alternatives:
             if all(each.accepts(version) for each in comparators) and (
                 version.prerelease is None or _names_prerelease_of(comparators, version)
             ):
                 return True
         return False
-
-    def __eq__(self, other: object) -> bool:
-        return self.text == other.text if isinstance(other, Range) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.text)
 
     def __str__(self) -> str:
         return self.text
