@@ -41,9 +41,6 @@ class BM25Index:
     def __len__(self) -> int:
         return len(self._terms)
 
-    def __contains__(self, key: int) -> bool:
-        return key in self._terms
-
     def add(self, key: int, terms: Mapping[str, float]) -> None:
         """Add the entry ``key``, or replace it.
 
@@ -148,9 +145,6 @@ class ToolIndex:
 
     def __len__(self) -> int:
         return len(self._slots)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._slots
 
     def add(self, name: str, terms: Mapping[str, float]) -> None:
         """Add the tool ``name`` with its weighted terms, or replace it; its vectors are removed."""

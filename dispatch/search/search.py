@@ -311,24 +311,16 @@ MAX_TOOLS: Final = 10_000
 memory."""
 
 
-class UseCounter:
+class UseCounter(Counter[str]):
     """Calls by tool."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-
-    def __len__(self) -> int:
-        return len(self._counts)
 
     def record_call(self, tool: str) -> None:
         """Count a call of ``tool``."""
-        if tool not in self._counts and len(self._counts) >= MAX_TOOLS:
-            self._counts = Counter(dict(self._counts.most_common(MAX_TOOLS // 2)))
-        self._counts[tool] += 1
-
-    def count_calls(self, tool: str) -> int:
-        """Return the number of calls of ``tool``."""
-        return self._counts.get(tool, 0)
+        if tool not in self and len(self) >= MAX_TOOLS:
+            most_used = self.most_common(MAX_TOOLS // 2)
+            self.clear()
+            self.update(dict(most_used))
+        self[tool] += 1
 
 
 # Tool search over a live catalogue, as ``dispatcher.search``.
@@ -469,14 +461,14 @@ class ToolSearch:
     async def _list_by_use(
         self, tools: Mapping[str, ToolDescriptor], limit: int, select_visible: SelectVisible, problem: str
     ) -> list[RankedTool]:
-        count = self._uses.count_calls
-        ordered = iter(sorted(tools.values(), key=lambda tool: -count(tool.name)))
+        uses = self._uses
+        ordered = iter(sorted(tools.values(), key=lambda tool: -uses[tool.name]))
         visible: list[ToolDescriptor] = []
         while len(visible) < limit and (batch := list(islice(ordered, VISIBILITY_BATCH))):
             visible += await select_visible(batch)
         why = "no tool matches the query: listed by use"
         why += f"; searched by words only: {problem}" if problem else ""
-        return [RankedTool(tool, 0.0, f"{why} (calls: {count(tool.name)})") for tool in visible[:limit]]
+        return [RankedTool(tool, 0.0, f"{why} (calls: {uses[tool.name]})") for tool in visible[:limit]]
 
 
 # An embedder, and the thread that runs it beside the event loop.
