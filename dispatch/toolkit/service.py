@@ -43,47 +43,41 @@ def lay_out_chain(items: tuple[ChainItem, ...]) -> list[tuple[Action, list[Any]]
         ValueError: the order of the items breaks these rules.
         TypeError: an item is of another type.
     """
-    flat = _flatten(items)
-    _check_order(flat)
     steps: list[tuple[Action, list[Any]]] = []
-    for item in flat:
-        if isinstance(item, Action):
-            steps.append((item, []))
-        else:
-            steps[-1][1].extend(item if isinstance(item, tuple) else (item,))
+    previous: Any = None
+    for item in items:
+        in_line: Any = item if isinstance(item, tuple) and item and isinstance(item[0], Action) else (item,)
+        for each in in_line:
+            if isinstance(each, Action):
+                steps.append((each, []))
+            elif not steps:
+                raise ValueError("Chain must start with an Action.")
+            else:
+                steps[-1][1].extend(_read_tools(each, previous))
+            previous = each
     return steps
 
 
-def _flatten(items: tuple[ChainItem, ...]) -> list[Any]:
-    flat: list[Any] = []
-    for item in items:
-        if isinstance(item, tuple) and item and isinstance(item[0], Action):
-            flat.extend(item)
-        else:
-            flat.append(item)
-    return flat
-
-
-def _check_order(items: list[Any]) -> None:
-    if items and not isinstance(items[0], Action):
-        raise ValueError("Chain must start with an Action.")
-    previous: Any = None
-    for item in items:
-        if not isinstance(item, Action | tuple | ToolGroup) and not _is_tool(item):
-            raise TypeError(f"Invalid chain item type: {type(item).__name__}")
-        if not isinstance(item, Action):
-            if isinstance(previous, tuple):
-                raise ValueError("A parallel connection tuple can only be followed by an Action.")
-            if not isinstance(previous, Action):
-                kind = "ToolGroup" if isinstance(previous, ToolGroup) else "Tool"
-                raise ValueError(f"{kind} can only be followed by an Action.")
-            if isinstance(item, tuple) and not all(isinstance(each, ToolGroup) or _is_tool(each) for each in item):
-                raise ValueError("Parallel connection tuples can only contain Tools or ToolGroups.")
-        previous = item
+def _read_tools(item: Any, previous: Any) -> tuple[Any, ...]:
+    """Return the tools and groups of an item of a chain; ``previous``: the one before it."""
+    if not isinstance(item, tuple) and not _is_tool(item):
+        raise TypeError(f"Invalid chain item type: {type(item).__name__}")
+    if isinstance(previous, tuple):
+        raise ValueError("A parallel connection tuple can only be followed by an Action.")
+    if not isinstance(previous, Action):
+        kind = "ToolGroup" if isinstance(previous, ToolGroup) else "Tool"
+        raise ValueError(f"{kind} can only be followed by an Action.")
+    tools = item if isinstance(item, tuple) else (item,)
+    if not all(map(_is_tool, tools)):
+        raise ValueError("Parallel connection tuples can only contain Tools or ToolGroups.")
+    return tools
 
 
 def _is_tool(item: object) -> bool:
-    return isinstance(item, Tool) or (not isinstance(item, type) and hasattr(item, "invoke") and hasattr(item, "name"))
+    """Return whether an item of a chain is a tool or a group."""
+    if isinstance(item, Tool | ToolGroup):
+        return True
+    return not isinstance(item, type) and hasattr(item, "invoke") and hasattr(item, "name")
 
 
 # Runs a coroutine from synchronous code, also while an event loop runs in this thread.
