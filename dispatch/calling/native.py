@@ -175,15 +175,11 @@ def read_native(value: Any) -> list[ParsedCall]:
         call = read_native_call(found, form, is_cut=is_cut)
         if call is None:
             continue
-        if len(calls) == MAX_CALLS:
+        if len(calls) >= MAX_CALLS:  # each is reported: a call of a native form needs an answer under its id
             message = f"The call of {call.name!r} was not executed: a message may have at most {MAX_CALLS} calls. "
             error = f"{message}Make the calls that are still needed after the results of the others."
-            calls.append(ParsedCall(name=call.name, form=call.form, call_id=call.call_id, error=error))
-            # Each call of a native form needs an answer under its id, so the others are reported one by one.
-        elif len(calls) > MAX_CALLS:
-            calls.append(ParsedCall(name=call.name, form=call.form, call_id=call.call_id, error=calls[MAX_CALLS].error))
-        else:
-            calls.append(call)
+            call = ParsedCall(name=call.name, form=call.form, call_id=call.call_id, error=error)
+        calls.append(call)
     return calls
 
 

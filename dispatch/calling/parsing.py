@@ -191,12 +191,7 @@ class TextScanner:
         try:
             return self._read_tag_values(start, position, form, closing)
         except JsonFaultError as fault:
-            end = self._finder.find(closing, fault.position)
-            if end == len(text):
-                self._wait(start, closing)
-            end = min(end + len(closing), len(text))
-            self._add_fault(form, start, fault.reason, fault.position, end)
-            return end
+            return self._skip_fault(form, start, fault, closing)
 
     def _read_other_tag(self, found: re.Match[str], form: CallForm, closing: str) -> int:
         """Read a tag without JSON: at the beginning of a line with its closing tag it is a call, otherwise prose."""
@@ -284,18 +279,11 @@ class TextScanner:
             # perf: JSON that is not a call is skipped unread. The objective precedes the arguments, which may hold fences.
             end = self._finder.find(_FENCE_END, position)
             if self._broken_fences == _MAX_BROKEN_FENCES or self._finder.find(_OBJECTIVE, position) >= end:
-                if end == len(text):
-                    self._wait(start, _FENCE_END)
-                return min(end + len(_FENCE_END), len(text))
+                return self._skip_to(_FENCE_END, start, position)
         try:
             read = self._read(start, position, (_FENCE_END,), _FENCE_END)
         except JsonFaultError as fault:
-            end = self._finder.find(_FENCE_END, fault.position)
-            if end == len(text):
-                self._wait(start, _FENCE_END)
-            end = min(end + len(_FENCE_END), len(text))
-            self._add_fault(CallForm.FENCE, start, fault.reason, fault.position, end)
-            return end
+            return self._skip_fault(CallForm.FENCE, start, fault, _FENCE_END)
         values = read.value if isinstance(read.value, list) else [read.value]
         if is_tool_call or (values and all(_has_keys(value, read) for value in values)):
             for call in convert_value(read, CallForm.FENCE, self._locate(text, start)):
@@ -369,14 +357,23 @@ class TextScanner:
         """Skip a model's reasoning: calls in it are drafts."""
         if found.start() and self._finder.text[found.start() - 1] in _QUOTES:
             return found.end()
-        closing = f"</{found['thinking']}>"
-        end = self._finder.find(closing, found.end())
-        if end == len(self._finder.text):
-            self._wait(found.start(), closing)
-            return end
-        return end + len(closing)
+        return self._skip_to(f"</{found['thinking']}>", found.start(), found.end())
 
     # Places
+
+    def _skip_to(self, mark: str, start: int, position: int) -> int:
+        """Return the index behind the next ``mark``, or the end of the text; wait for it at ``start``."""
+        text = self._finder.text
+        end = self._finder.find(mark, position)
+        if end == len(text):
+            self._wait(start, mark)
+        return min(end + len(mark), len(text))
+
+    def _skip_fault(self, form: CallForm, start: int, fault: JsonFaultError, mark: str) -> int:
+        """Add the error of the call at ``start``, and skip to its end."""
+        end = self._skip_to(mark, start, fault.position)
+        self._add_fault(form, start, fault.reason, fault.position, end)
+        return end
 
     def _skip_blank(self, position: int) -> int:
         found = _BLANK.match(self._finder.text, position)
