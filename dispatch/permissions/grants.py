@@ -21,6 +21,7 @@ from dispatch.documents import (
     Problem,
     Report,
     describe_kind,
+    is_text,
     list_mistakes,
     list_of,
     map_of,
@@ -239,27 +240,23 @@ _NAME: Final = require(
 )
 
 
-def _is_text(value: object, report: Report, path: str, example: str) -> bool:
-    if isinstance(value, str):
-        return True
-    report.add_error(path, f"{describe_kind(value)} in place of a text", f"write a text, as in {example}")
-    return False
+_MEMBER: Final = require((is_text, "{kind} in place of a text", 'write a text, as in ["alice"]'))
 
 
 def _read_member(name: object, report: Report, path: str) -> Any:
-    return _NAME(name, report, path.rpartition("[")[0]) if _is_text(name, report, path, '["alice"]') else WRONG
+    return WRONG if _MEMBER(name, report, path) is WRONG else _NAME(name, report, path.rpartition("[")[0])
 
 
-def _read_grant(text: Any, report: Report, path: str) -> Any:
-    problem = check_grant(text) if _is_text(text, report, path, '["tools:jokes"]') else None
-    if problem is not None:
-        fix = "write a grant such as 'tools:jokes', 'tools:*' or '!tools:jokes'"
-        report.add_error(path, f"'{excerpt(text)}': {problem}", fix)
-    return text
-
-
+_GRANT: Final = require(
+    (is_text, "{kind} in place of a text", 'write a text, as in ["tools:jokes"]'),
+    (
+        lambda text: check_grant(text) is None,
+        lambda text: f"'{excerpt(text)}': {check_grant(text)}",
+        "write a grant such as 'tools:jokes', 'tools:*' or '!tools:jokes'",
+    ),
+)
 _GRANTS: Final = list_of(
-    _read_grant,
+    _GRANT,
     _in_place_of((list, tuple), "a list", '["tools:jokes"]'),
     (
         lambda texts: len(texts) <= MAX_GRANTS,
