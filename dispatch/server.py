@@ -22,8 +22,8 @@ import msgspec
 from dispatch._internal import check_instance, excerpt, explain_keywords, loop_clock, yield_to_others
 from dispatch.admin import ADMIN_LABEL, Admin, read_admin
 from dispatch.announcements.messages import Announce, DescriptorParts
+from dispatch.catalog.catalog import load_items
 from dispatch.catalog.items import Item
-from dispatch.catalog.loader import read_items, require_valid
 from dispatch.errors import TransportError
 from dispatch.functions.served import Descriptors, ServedFunctions
 from dispatch.functions.sources import ToolPackage
@@ -247,7 +247,7 @@ def check_descriptors(
     found = Descriptors(described, [{**tool, **defaults} for tool in listed])
     items = [Item("descriptor", "tool-service", "", found.service)]
     items += [Item(f"tools[{number}]", "tool", "", tool) for number, tool in enumerate(found.tools)]
-    require_valid(*read_items(items))
+    load_items(items)
     return found
 
 

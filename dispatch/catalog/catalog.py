@@ -21,8 +21,8 @@ from dispatch._internal import (
     join_names,
 )
 from dispatch.catalog.descriptors import ServiceDescriptor, ToolDescriptor
-from dispatch.catalog.items import Item
-from dispatch.catalog.loader import read_items, require_valid
+from dispatch.catalog.items import Item, Unreadable
+from dispatch.catalog.loader import read_services, read_tools, require_valid
 from dispatch.catalog.versions import (
     Range,
     find_service_version,
@@ -356,25 +356,27 @@ def _search_text(tool: ToolDescriptor) -> str:
     return "\0".join((tool.name, tool.description, *tool.tags)).casefold()
 
 
-def load_items(items: Iterable[Item], problems: Iterable[Problem] = ()) -> Catalog:
-    """The catalogue that ``items`` make. Warnings go to the log ``dispatch.catalog``.
-
-    Args:
-        items: the descriptors, services and tools in any order.
-        problems: what the source has already found.
+def load_items(items: Iterable[Item]) -> Catalog:
+    """The catalogue that ``items`` make, services and tools in any order. Warnings go to the log ``dispatch.catalog``.
 
     Raises:
-        CatalogError: there are mistakes, here or among ``problems``; it lists every one.
+        CatalogError: there are mistakes; it lists every one.
     """
-    catalog, found = check_items(items)
-    return require_valid(catalog, [*problems, *found])
+    return require_valid(*check_items(items))
 
 
 def check_items(items: Iterable[Item], source: str = "code") -> tuple[Catalog | None, list[Problem]]:
     """The catalogue that ``items`` from ``source`` make, and everything that is to be said about them. With any error there
     is no catalogue. Never raises for what an item holds."""
-    contents, problems = read_items(items)
-    return None if contents is None else Catalog(*contents, source=source), problems
+    items = list(items)
+    services = read_services(items)
+    versions = services.definitions.by_name
+    tools = read_tools(items, versions, services.unavailable)
+    problems = [*services.problems, *tools.problems]
+    if services.refused or tools.refused or any(isinstance(item.raw, Unreadable) for item in items):
+        return None, problems
+    flat = chain.from_iterable
+    return Catalog(flat(versions.values()), flat(tools.definitions.by_name.values()), source=source), problems
 
 
 # The differences between two catalogues.

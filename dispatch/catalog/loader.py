@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import chain
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -34,27 +33,6 @@ Result = TypeVar("Result")
 Key = tuple[str, str, str]
 
 _log = logging.getLogger("dispatch.catalog")
-
-
-class Contents(NamedTuple):
-    """The valid descriptors of one source."""
-
-    services: list[ServiceDescriptor]
-    tools: list[ToolDescriptor]
-
-
-def read_items(items: Iterable[Item]) -> tuple[Contents | None, list[Problem]]:
-    """Read the descriptors in ``items``, and report every problem in them. With any error there are no contents. The
-    content of an item never raises an exception."""
-    items = list(items)
-    services = read_services(items)
-    versions = services.definitions.by_name
-    tools = read_tools(items, versions, services.unavailable)
-    problems = [*services.problems, *tools.problems]
-    if services.refused or tools.refused or any(isinstance(item.raw, Unreadable) for item in items):
-        return None, problems
-    flat = chain.from_iterable
-    return Contents([*flat(versions.values())], [*flat(tools.definitions.by_name.values())]), problems
 
 
 def require_valid(result: Result | None, problems: list[Problem]) -> Result:

@@ -16,10 +16,10 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from dispatch._internal import check_instance, excerpt, explain_keywords, join_names
+from dispatch.catalog.catalog import check_items
 from dispatch.catalog.descriptors import ARGUMENT_TYPES, OTHER_NAMES_OF_TYPES, CatalogError
 from dispatch.catalog.fields import ItemKey
 from dispatch.catalog.items import Item, choose_key, require_kind
-from dispatch.catalog.loader import read_items
 from dispatch.catalog.sources import Broker, BrokerSubscription, OnChange, OnMessage, run_in_thread
 from dispatch.errors import TransportError
 from dispatch.messaging.plain import read_properties
@@ -152,9 +152,7 @@ class ConfigTopics(msgspec.Struct, frozen=True):
         Raises:
             TopicError: one of them is not a topic name.
         """
-        return ConfigTopics(
-            *(str(TopicName.parse(topic)) for topic in (self.request, self.response, self.notification))
-        )
+        return ConfigTopics(*(str(TopicName.parse(topic)) for topic in msgspec.structs.astuple(self)))
 
 
 # Messages of TrustGraph's config service: its dataclasses (``trustgraph.schema.config``, 2.11.1) as JSON, with all fields.
@@ -611,7 +609,7 @@ class TrustGraphConfig:
     def _require_valid(self, workspace: str, values: list[ConfigValue]) -> None:
         """Raise CatalogError unless dispatch and TrustGraph can read ``values``: TrustGraph's agent refuses all tools for
         one that it cannot read."""
-        _, problems = read_items([self._item_of(workspace, each) for each in values])
+        _, problems = check_items([self._item_of(workspace, each) for each in values])
         if any(problem.severity == "error" for problem in problems):
             raise CatalogError(problems)
 
@@ -834,10 +832,16 @@ class ConfigBroker:
         response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         # Clients of all processes share the response topic, and each sees the ids of the others' responses.
         id = os.urandom(16).hex()
+        properties = {**properties, Property.ID: id}
+
+        def on_failure(error: TransportError) -> None:
+            if not response.done():
+                response.set_exception(error)
+
         self._waiting[id] = response
         try:
             while True:
-                self._send(publisher, payload, {**properties, Property.ID: id}, response)
+                publisher.publish(payload, properties, flow=publisher.topic, on_failure=on_failure)
                 answered, _ = await asyncio.wait([response], timeout=resend_after)
                 if answered:
                     return response.result()
@@ -847,15 +851,6 @@ class ConfigBroker:
             del self._waiting[id]
             if not response.cancel() and not response.cancelled():
                 response.exception()  # of a failure that came together with the timeout
-
-    def _send(
-        self, publisher: Publisher, payload: bytes, properties: Mapping[str, str], response: asyncio.Future[bytes]
-    ) -> None:
-        def on_failure(error: TransportError) -> None:
-            if not response.done():
-                response.set_exception(error)
-
-        publisher.publish(payload, properties, flow=publisher.topic, on_failure=on_failure)
 
     async def _open(self, topic: str, response_topic: str) -> Publisher:
         async with self._opening:

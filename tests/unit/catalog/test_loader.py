@@ -184,13 +184,6 @@ def test_loading_is_atomic() -> None:
     assert 'tool/b.json: tags: \'tags\' is a number, not a list. Fix: write "tags": ["fun"].' in str(raised.value)
 
 
-def test_problems_of_the_source_are_included() -> None:
-    found = Problem("tool/x.json", "", "the file is empty", "delete it")
-    with pytest.raises(CatalogError) as raised:
-        load_items([service_item()], [found])
-    assert raised.value.problems == (found,)
-
-
 def test_warnings_are_logged_when_the_catalogue_loads(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "dispatch.catalog"):
         load_items([service_item(JOKE_SERVICE | {"colour": "red"}), tool_item({"type": "prompt"}, "p.json")])
