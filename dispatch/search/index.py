@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from dispatch.catalog import ToolDescriptor
@@ -25,7 +25,10 @@ MAX_POSTINGS = 1_000
 milliseconds."""
 
 
-class BM25Index:
+K = TypeVar("K", bound=Hashable)
+
+
+class BM25Index(Generic[K]):
     """Entries with weighted terms, by key.
 
     A term's weight is how often it occurs, each occurrence counted with the weight of its field. Nothing in it depends
@@ -33,15 +36,15 @@ class BM25Index:
     """
 
     def __init__(self) -> None:
-        self._postings: dict[str, dict[int, float]] = {}
-        self._terms: dict[int, Mapping[str, float]] = {}
-        self._lengths: dict[int, float] = {}
+        self._postings: dict[str, dict[K, float]] = {}
+        self._terms: dict[K, Mapping[str, float]] = {}
+        self._lengths: dict[K, float] = {}
         self._total_length = 0.0
 
     def __len__(self) -> int:
         return len(self._terms)
 
-    def add(self, key: int, terms: Mapping[str, float]) -> None:
+    def add(self, key: K, terms: Mapping[str, float]) -> None:
         """Add the entry ``key``, or replace it.
 
         Args:
@@ -55,7 +58,7 @@ class BM25Index:
         self._lengths[key] = sum(terms.values())
         self._total_length += self._lengths[key]
 
-    def remove(self, key: int) -> None:
+    def remove(self, key: K) -> None:
         """Remove the entry ``key``; nothing happens without it."""
         terms = self._terms.pop(key, None)
         if terms is None:
@@ -67,7 +70,7 @@ class BM25Index:
                 del self._postings[term]
         self._total_length -= self._lengths.pop(key)
 
-    def has_term(self, key: int, term: str) -> bool:
+    def has_term(self, key: K, term: str) -> bool:
         """Return whether the entry ``key`` has ``term``."""
         return term in self._terms.get(key, ())
 
@@ -76,14 +79,14 @@ class BM25Index:
         found = len(self._postings.get(term, ()))
         return math.log(1 + (len(self._terms) - found + 0.5) / (found + 0.5)) if found else 0.0
 
-    def score(self, terms: Mapping[str, float]) -> dict[int, float]:
+    def score(self, terms: Mapping[str, float]) -> dict[K, float]:
         """Return the BM25 scores of all entries that have one of ``terms``, each above 0. Terms of more than
         :data:`MAX_POSTINGS` entries do not count.
 
         Args:
             terms: weights of the terms of a query, each above 0; usually 1.
         """
-        scores: dict[int, float] = {}
+        scores: dict[K, float] = {}
         if not self._terms:
             return scores
         fixed = SATURATION * (1 - LENGTH_NORMALIZATION)
@@ -137,7 +140,7 @@ class ToolIndex:
 
     def __init__(self) -> None:
         self.vectors: list[VectorIndex] = []
-        self._terms = BM25Index()
+        self._terms: BM25Index[int] = BM25Index()
         self._slots: dict[str, int] = {}
         self._names: list[str | None] = []
         """Name of the tool in each slot."""

@@ -46,9 +46,9 @@ class ActionFinder:
     """An index of actions by name and description."""
 
     def __init__(self) -> None:
-        self._index = BM25Index()
-        self._actions: list[Action] = []
-        self._keys: dict[str, int] = {}
+        self._index: BM25Index[str] = BM25Index()
+        self._texts: dict[str, tuple[str, str]] = {}
+        """Names and descriptions of the actions in the index."""
 
     def find(self, text: str, actions: Iterable[Action]) -> str | None:
         """Return the id of the action whose id or name is ``text``, else of the most similar one; None: no term in common.
@@ -64,20 +64,17 @@ class ActionFinder:
             return named[0]
         self._update(current)
         scores = self._index.score(dict.fromkeys(split_terms(text), 1.0))
-        return self._actions[max(scores, key=lambda key: (scores[key], -key))].id if scores else None
+        return max(current, key=lambda id: scores.get(id, 0.0)) if scores else None
 
     def _update(self, current: dict[str, Action]) -> None:
-        for id in [id for id in self._keys if id not in current]:
-            self._index.remove(self._keys.pop(id))
+        for id in self._texts.keys() - current.keys():
+            self._index.remove(id)
+            del self._texts[id]
         for id, action in current.items():
-            key = self._keys.get(id)
-            if key is None:
-                key = self._keys[id] = len(self._actions)
-                self._actions.append(action)
-            elif (self._actions[key].name, self._actions[key].description) == (action.name, action.description):
-                continue
-            self._actions[key] = action
-            self._index.add(key, Counter([*split_terms(action.name) * NAME_WEIGHT, *split_terms(action.description)]))
+            texts = action.name, action.description
+            if self._texts.get(id) != texts:
+                self._texts[id] = texts
+                self._index.add(id, Counter([*split_terms(texts[0]) * NAME_WEIGHT, *split_terms(texts[1])]))
 
 
 # Interactions of agents: which recommendation a call belongs to, and which observations follow from it.
