@@ -444,8 +444,9 @@ class Merger:
         for id, source in self._sources.items():
             part = source.services(self.policy)
             if source.holds:
+                # A service can always be in force.
                 part = source.hold_changes(
-                    "tool-service", part, service_fingerprint, _is_usable, self.approved, first_seen
+                    "tool-service", part, service_fingerprint, lambda _: True, self.approved, first_seen
                 )
             parts[id] = part
         return self._layer_services(parts)
@@ -488,10 +489,6 @@ class Merger:
             held=tuple(held),
             warnings=tuple(warnings),
         )
-
-
-def _is_usable(service: ServiceDescriptor) -> bool:
-    return True
 
 
 # What a user may give as a catalogue, as a list of sources.

@@ -465,7 +465,10 @@ class _Writer:
 
     def build(self) -> dict[str, Any]:
         tools, references = self._build_tools()
-        actions = {each.id: self._build_action(each, each.data) for each in self._file.vertices if _is_action(each)}
+        vertices = self._file.vertices
+        actions = {
+            each.id: self._build_action(each.id, each.data) for each in vertices if isinstance(each.data, Action)
+        }
         for id, action in actions.items():
             called = self._reference_tools(id, references)
             if called or action.get("tools"):
@@ -533,12 +536,12 @@ class _Writer:
             raw["desc"] = tool.description
         return raw
 
-    def _build_action(self, vertex: Vertex, action: Any) -> dict[str, Any]:
-        raw = self._definitions.get(vertex.id) or {}
+    def _build_action(self, id: str, action: Action) -> dict[str, Any]:
+        raw = self._definitions.get(id) or {}
         raw |= {"name": action.name}
         if action.description or "desc" in raw:
             raw["desc"] = action.description
-        self._add_id(raw, vertex.id)
+        self._add_id(raw, id)
         return raw
 
     def _add_id(self, raw: dict[str, Any], id: str) -> None:
@@ -601,10 +604,6 @@ def _check_names(what: str, objects: Iterable[dict[str, Any]]) -> None:
 def _name_of(reference: Any) -> Any:
     """Return the name of an alias of an object, or the name itself."""
     return reference.get("name") if isinstance(reference, dict) else reference
-
-
-def _is_action(vertex: Vertex) -> bool:
-    return isinstance(vertex.data, Action)
 
 
 def _is_whole(data: object) -> bool:
