@@ -3,118 +3,66 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from dispatch.schemas import find_value, map_subschemas, split_pointer
 
-# References within a schema.
-
-
-def resolve_reference(root: Mapping[str, Any], reference: object) -> Any:
-    """Return the schema at ``#`` or ``#/path``; None: there is none. Nothing is fetched."""
-    if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
-        return find_value(root, split_pointer(reference))
-    return None
-
-
-# The root of a schema as an object: OpenAI and Anthropic refuse a combination of schemas there.
-
-
-_COMBINATIONS: Final = ("allOf", "anyOf", "oneOf")
-_CONDITIONS: Final = ("not", "if", "then", "else", "enum", "const", "dependentSchemas", "dependentRequired")
-_MERGED: Final = frozenset(
-    {*_COMBINATIONS, *_CONDITIONS, "type", "properties", "required", "additionalProperties"}
-    | {"title", "description", "default", "examples", "$defs", "$ref", "$id", "$schema", "$comment"}
-)
-"""Keywords of a combined schema that are merged, reported as conditions, or only describe."""
-_MAX_LEVELS: Final = 16
-"""Levels of combinations in each other, and of references to references."""
-
-
-def fit_object(schema: Mapping[str, Any], widened: list[str], *, may_combine: bool) -> dict[str, Any]:
-    """Return ``schema`` with ``"type": "object"`` at its root.
-
-    Args:
-        widened: receives what the result does not express.
-        may_combine: the dialect accepts combinations at the root.
-    """
-    fitted = {key: value for key, value in schema.items() if key != "$schema"}
-    if may_combine:
-        return {"type": "object", **{key: value for key, value in fitted.items() if key != "type"}}
-    return _merge(fitted, schema, widened, 0)
-
-
-def _merge(schema: Mapping[str, Any], root: Mapping[str, Any], widened: list[str], level: int) -> dict[str, Any]:
-    """Return one object for a schema with its reference and its combinations."""
-    merged: dict[str, Any] = {"type": "object"}
-    merged |= {key: value for key, value in schema.items() if key not in (*_COMBINATIONS, *_CONDITIONS, "type", "$ref")}
-    merged["properties"] = dict(schema.get("properties") or {})
-    dropped = [key for key in _CONDITIONS if key in schema and not (level and key in ("then", "else"))]
-    if dropped:
-        widened.append(f"/: {', '.join(dropped)} at the root")
-    if level and (lost := schema.keys() - _MERGED):
-        widened.append(f"/: {', '.join(sorted(lost))} of a combined schema")
-    if level >= _MAX_LEVELS:
-        widened.append("/: combinations deeper than 16 levels")
-        return merged
-    if "$ref" in schema:
-        target = resolve_reference(root, schema["$ref"])
-        if isinstance(target, Mapping):
-            _add(merged, [_merge(target, root, widened, level + 1)], is_union=False)
-        else:
-            widened.append(f"/: the reference {schema['$ref']!r:.80}")
-    for key in _COMBINATIONS:
-        if key not in schema:
-            continue
-        parts = [_merge(each, root, widened, level + 1) for each in schema[key] if isinstance(each, Mapping)]
-        if key != "allOf":
-            widened.append(f"/: {key} at the root; the properties of all its schemas are offered together")
-        _add(merged, parts, is_union=key != "allOf")
-    return merged
-
-
-def _add(merged: dict[str, Any], parts: Iterable[dict[str, Any]], *, is_union: bool) -> None:
-    """Add the properties of ``parts``; what each of them requires, or with ``is_union`` what all of them require."""
-    parts = list(parts)
-    offered: dict[str, list[Any]] = {name: [value] for name, value in merged["properties"].items()}
-    own = set(offered)
-    for part in parts:
-        for name, value in part["properties"].items():
-            if value not in offered.setdefault(name, []):
-                offered[name].append(value)
-    word = "anyOf" if is_union else "allOf"
-    for name, values in offered.items():
-        if len(values) > 1:
-            # An own schema applies together with each of the union, so the union may be widened to it.
-            merged["properties"][name] = values[0] if is_union and name in own else {word: values}
-        else:
-            merged["properties"][name] = values[0]
-    required = [part.get("required") or [] for part in parts]
-    if is_union:
-        common = set(required[0]).intersection(*required[1:]) if required else set()
-        required = [[name for name in required[0] if name in common]] if required else []
-    names = dict.fromkeys([*(merged.get("required") or []), *(name for each in required for name in each)])
-    if names:
-        merged["required"] = list(names)
-    for part in parts:
-        if "$defs" in part:
-            merged["$defs"] = {**part["$defs"], **merged.get("$defs", {})}
-        if not is_union and "description" in part:
-            merged.setdefault("description", part["description"])
-    if offered.keys() - own:
-        # It names the properties of its own schema only, and would forbid those of the others.
-        merged.pop("additionalProperties", None)
-        merged.pop("unevaluatedProperties", None)
-
-
-# Two schemas that apply together, as one.
+# A schema with what applies together with it, as one: without references and ``allOf``.
 
 
 _UPPER: Final = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 _LOWER: Final = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 _NOTES: Final = ("title", "description", "default", "examples", "$id", "$comment", "$schema", "deprecated")
+_MAX_LEVELS: Final = 24
+"""Levels of schemas in each other, and of references to references."""
+
+Report = Callable[[str], object]
+"""Notes what the result does not express."""
+
+
+def flatten_schema(
+    schema: Mapping[str, Any], root: Mapping[str, Any], references: tuple[str, ...], report: Report
+) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+    """Return a schema without ``$ref`` and ``allOf``, and the references that led to it; None: it is recursive. Nothing is
+    fetched.
+
+    Args:
+        root: has the targets of references.
+        references: that led to ``schema``: one of them again is a recursion.
+    """
+    joined = dict(schema)
+    for _ in range(_MAX_LEVELS):
+        parts: list[object] = list(joined.pop("allOf", ()))
+        if (reference := joined.pop("$ref", None)) is not None:
+            target = resolve_reference(root, reference)
+            if reference in references:
+                report("the schema contains itself")
+                is_object = isinstance(target, Mapping) and target.get("type") == "object"
+                return ({"type": "object"} if is_object else None), references
+            if target is None:
+                report(f"the reference {reference!r:.80}")
+            references = (*references, str(reference))
+            parts.append(target)
+        if not parts:
+            return joined, references
+        for part in parts:
+            if isinstance(part, Mapping):
+                for lost in join_schemas(joined, part):
+                    report(lost)
+            elif part is False:
+                report("no value is accepted")
+    report(f"combinations deeper than {_MAX_LEVELS} levels")
+    return {key: value for key, value in joined.items() if key not in ("allOf", "$ref")}, references
+
+
+def resolve_reference(root: Mapping[str, Any], reference: object) -> Any:
+    """Return the schema at ``#`` or ``#/path``; None: there is none."""
+    if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
+        return find_value(root, split_pointer(reference))
+    return None
 
 
 def join_schemas(target: dict[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
@@ -158,6 +106,68 @@ def join_schemas(target: dict[str, Any], other: Mapping[str, Any]) -> Iterator[s
 
 def _list_kinds(value: Any) -> list[str]:
     return list(value) if isinstance(value, list) else [value]
+
+
+# The root of a schema as an object: OpenAI and Anthropic refuse a combination of schemas there.
+
+
+_CONDITIONS: Final = ("not", "if", "then", "else", "enum", "const", "dependentSchemas", "dependentRequired")
+_OFFERED: Final = frozenset({*_NOTES, "type", "properties", "required", "additionalProperties", "$defs"})
+"""Keywords of one of several schemas that are offered together, or only describe."""
+
+
+def fit_object(schema: Mapping[str, Any], widened: list[str], *, may_combine: bool) -> dict[str, Any]:
+    """Return ``schema`` with ``"type": "object"`` at its root.
+
+    Args:
+        widened: receives what the result does not express.
+        may_combine: the dialect accepts combinations at the root.
+    """
+    fitted = {key: value for key, value in schema.items() if key != "$schema"}
+    if may_combine:
+        return {"type": "object", **{key: value for key, value in fitted.items() if key != "type"}}
+    return _merge(fitted, schema, (), lambda what: widened.append(f"/: {what}"))
+
+
+def _merge(
+    schema: Mapping[str, Any], root: Mapping[str, Any], references: tuple[str, ...], report: Report
+) -> dict[str, Any]:
+    """Return one object for a schema with its references and its combinations."""
+    joined, references = flatten_schema(schema, root, references, report)
+    merged: dict[str, Any] = {"type": "object", **(joined or {})} | {"type": "object"}
+    merged["properties"] = dict(merged.get("properties") or {})
+    dropped = [key for key in _CONDITIONS if merged.pop(key, None) is not None]
+    if dropped:
+        report(f"{', '.join(dropped)} at the root")
+    for key in ("anyOf", "oneOf"):
+        if key in merged:
+            parts = [_merge(each, root, references, report) for each in merged.pop(key) if isinstance(each, Mapping)]
+            report(f"{key} at the root; the properties of all its schemas are offered together")
+            _offer_together(merged, parts, report)
+    return merged
+
+
+def _offer_together(merged: dict[str, Any], parts: Sequence[dict[str, Any]], report: Report) -> None:
+    """Add the properties of alternatives to an object, and what all of them require."""
+    offered: dict[str, list[Any]] = {}
+    for part in parts:
+        if lost := part.keys() - _OFFERED:
+            report(f"{', '.join(sorted(lost))} of a combined schema")
+        for name, value in part["properties"].items():
+            if value not in offered.setdefault(name, []):
+                offered[name].append(value)
+        if "$defs" in part:
+            merged["$defs"] = {**part["$defs"], **merged.get("$defs", {})}
+    if offered.keys() - merged["properties"].keys():
+        # It names the properties of its own schema only, and would forbid those of the others.
+        merged.pop("additionalProperties", None)
+        merged.pop("unevaluatedProperties", None)
+    for name, values in offered.items():  # a schema of the object itself applies together with each alternative
+        merged["properties"].setdefault(name, values[0] if len(values) == 1 else {"anyOf": values})
+    required = [part.get("required") or [] for part in parts]
+    common = [name for name in required[0] if all(name in each for each in required)] if required else []
+    if names := dict.fromkeys([*(merged.get("required") or []), *common]):
+        merged["required"] = list(names)
 
 
 # OpenAI's strict mode: whether a schema loses nothing in it.
@@ -281,8 +291,6 @@ _WIDENING: Final = (
 """Keywords that Gemini does not have, and that are dropped."""
 _MAX_SCHEMAS: Final = 2_000
 """Schemas in the result: references to references would multiply without end."""
-_MAX_GEMINI_LEVELS: Final = 24
-"""Levels of schemas in each other."""
 ANY_LEVELS: Final = 2
 """Levels of arrays in the place of any value: a table is an array of arrays. Each level adds five schemas."""
 
@@ -319,14 +327,14 @@ class _GeminiFitter:
             references: that led to this schema: one of them again is a recursion.
         """
         self._count += 1
-        if self._count > _MAX_SCHEMAS or path.count("/") > _MAX_GEMINI_LEVELS:
+        if self._count > _MAX_SCHEMAS or path.count("/") > _MAX_LEVELS:
             self._report(path, "the schema is too large")
             return _any_value(levels=0)
         if not isinstance(schema, Mapping):
             if schema is False:
                 self._report(path, "no value is accepted")
             return self._fit_any(path)
-        joined, references = self._join(schema, path, references)
+        joined, references = flatten_schema(schema, self._root, references, partial(self._report, path))
         if joined is None:
             return self._fit_any(path)
         for key in _WIDENING:
@@ -334,35 +342,6 @@ class _GeminiFitter:
                 self._report(path, key)
         fitted = self._fit_joined(joined, path, references)
         return _describe(fitted, joined)
-
-    def _join(
-        self, schema: Mapping[str, Any], path: str, references: tuple[str, ...]
-    ) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
-        """Return a schema without ``$ref`` and ``allOf``; None: it is recursive."""
-        joined = dict(schema)
-        for _ in range(_MAX_GEMINI_LEVELS):
-            parts: list[object] = list(joined.pop("allOf", ()))
-            if (reference := joined.pop("$ref", None)) is not None:
-                if reference in references:
-                    self._report(path, "the schema contains itself")
-                    target = resolve_reference(self._root, reference)
-                    is_object = isinstance(target, Mapping) and (target.get("type") == "object")
-                    return ({"type": "object"} if is_object else None), references
-                target = resolve_reference(self._root, reference)
-                if target is None:
-                    self._report(path, f"the reference {reference!r:.80}")
-                references = (*references, str(reference))
-                parts.append(target)
-            if not parts:
-                return joined, references
-            for part in parts:
-                if isinstance(part, Mapping):
-                    for lost in join_schemas(joined, part):
-                        self._report(path, lost)
-                elif part is False:
-                    self._report(path, "no value is accepted")
-        self._report(path, "combinations deeper than 24 levels")
-        return {key: value for key, value in joined.items() if key not in ("allOf", "$ref")}, references
 
     def _fit_joined(self, schema: dict[str, Any], path: str, references: tuple[str, ...]) -> dict[str, Any]:
         is_nullable = schema.get("nullable") is True

@@ -101,8 +101,12 @@ schemas = st.recursive(
     ),
     max_leaves=5,
 )  # fmt: skip
+objects = objects_of(schemas)
 roots = st.builds(
-    lambda root, one, two: {**root, "$defs": {"one": one, "two": two}}, objects_of(schemas), schemas, schemas
+    lambda root, one, two: {**root, "$defs": {"one": one, "two": two}},
+    objects | st.builds(lambda own, part: {**own, "allOf": [part]}, objects, objects),
+    schemas,
+    schemas,
 )
 
 
