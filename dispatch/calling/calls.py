@@ -18,9 +18,6 @@ from dispatch._internal import (
     excerpt,
     find_near_names,
     is_kind,
-    join_alternatives,
-    join_names,
-    quote_excerpt,
     read_text,
     scalar_text,
     scalar_value,
@@ -30,9 +27,10 @@ from dispatch._internal import (
 from dispatch.calling.json_repair import MAX_CALLS, CallForm, ParsedCall
 from dispatch.calling.native import NATIVE_FORMS, write_native_answer
 from dispatch.calling.parsing import parse
-from dispatch.catalog import ToolDescriptor
+from dispatch.calls.error_messages import error_from_unknown_name
+from dispatch.catalog import ToolDescriptor, UnknownToolError
 from dispatch.dispatcher import BoundTool
-from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, RejectedError, ToolError
+from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, ToolError
 from dispatch.functions.schema import NO_DECLARATION, find_declaration
 from dispatch.functions.sources import FunctionTool
 from dispatch.result import read_tool_error
@@ -277,7 +275,9 @@ class _Execution:
     async def _answer(self, call: ParsedCall) -> ToolAnswer:
         tool = self._tools.get(call.name)
         if tool is None and call.error is None:
-            return ToolAnswer.of_error(_error_from_unknown_name(call.name, list(self._tools)))
+            known = tuple(self._tools)
+            unknown = UnknownToolError(call.name, find_near_names(call.name, known), known)
+            return ToolAnswer.of_error(error_from_unknown_name(unknown))
         if (refusal := find_refusal(call, tool)) is not None:
             return ToolAnswer.of_error(refusal)
         assert tool is not None
@@ -316,18 +316,6 @@ def _error_from_tool(raised: Exception, tool: str) -> DispatchError:
         return ToolError(kind, f"Tool {tool!r} was cancelled, and may have been executed in part.")
     detail = excerpt(" ".join(read_text(unwrap(raised)).split()), 500)
     return ToolError(kind, f"Tool {tool!r} failed with {kind}: {detail}")
-
-
-def _error_from_unknown_name(name: str, known: Sequence[str]) -> RejectedError:
-    near = find_near_names(name, known)
-    reason = f"No tool was executed: there is no tool {quote_excerpt(name)}"
-    if near:
-        message = f"{reason}. Use {join_alternatives(near)}."
-    elif known:
-        message = f"{reason}. Use one of: {join_names(known)}."
-    else:
-        message = f"{reason}, and no other one. Answer without tools."
-    return RejectedError(ErrorType.UNKNOWN_TOOL, message, rejected_by="catalog", alternatives=near)
 
 
 def _write_output(result: Any) -> str:

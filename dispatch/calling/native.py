@@ -21,6 +21,7 @@ from dispatch.calling.json_repair import (
     is_deeper,
     read_json,
 )
+from dispatch.documents import describe_kind
 
 # From decoded JSON to calls: the names of the keys, and the words of an error.
 
@@ -68,7 +69,7 @@ def _convert(value: Any, read: JsonValue, form: CallForm, place: Place) -> Parse
     if isinstance(value, dict) and isinstance(value.get("function"), dict):
         value = value["function"]  # {"type": "function", "function": {"name", "arguments"}}, as in OpenAI's API
     if not isinstance(value, dict):
-        return _fail(form, place, f"it is {_kind(value)} and not an object", read)
+        return _fail(form, place, f"it is {describe_kind(value)} and not an object", read)
     name = value.get("name")
     if not isinstance(name, str) or not name.strip():
         return _fail(form, place, "the key 'name' with the name of the tool is missing", read)
@@ -111,7 +112,7 @@ def finish_call(call: ParsedCall, arguments: Any) -> ParsedCall:
     elif arguments is None or arguments == "" or isinstance(arguments, str):
         arguments = {}
     if error is None and not isinstance(arguments, Mapping):
-        error = write_error(call.form, place, f"its arguments are {_kind(arguments)} and not an object")
+        error = write_error(call.form, place, f"its arguments are {describe_kind(arguments)} and not an object")
     return structs.replace(
         call, args=dict(arguments) if error is None else {}, repaired=repaired, truncated=truncated, error=error
     )
@@ -126,14 +127,6 @@ def _fail(form: CallForm, place: Place, reason: str, read: JsonValue) -> ParsedC
         error=write_error(form, place, reason),
         **place._asdict(),
     )
-
-
-def _kind(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true or false"
-    return {str: "a text", int: "a number", float: "a number", list: "a list"}.get(type(value), "not JSON")
 
 
 # Calls and answers in the native forms of model APIs: OpenAI's Chat Completions and Responses, Anthropic's Messages, Gemini.

@@ -98,10 +98,11 @@ async def test_errors_are_results() -> None:
         (
             "get_wether",
             ["get_weather", "put_file"],
-            "No tool was executed: there is no tool 'get_wether'. Use 'get_weather'.",
+            "No tool was executed: there is no tool 'get_wether'. Call 'get_weather' if you meant that, or another one of "
+            "these: get_weather, put_file.",
         ),
-        ("xyz", ["add"], "No tool was executed: there is no tool 'xyz'. Use one of: add."),
-        ("xyz", [], "No tool was executed: there is no tool 'xyz', and no other one. Answer without tools."),
+        ("xyz", ["add"], "No tool was executed: there is no tool 'xyz'. Call one of these: add."),
+        ("xyz", [], "No tool was executed: there is no tool 'xyz'. Report that no tools are loaded."),
     ],
 )
 async def test_an_unknown_name_lists_the_near_ones(name: str, known: list[str], message: str) -> None:
@@ -210,7 +211,7 @@ async def test_tools_of_a_dispatcher_are_called_with_its_guards() -> None:
     assert results[0].output == "did {'n': 1}"
     assert "it is destructive" in results[1].output
     assert "There is no file." in results[2].output
-    assert "Use 'read'" in results[3].output
+    assert "Call 'read' if you meant that" in results[3].output
     assert service.requests == [({}, {"n": 1}, "alice"), ({}, {"path": "/"}, "alice")]
 
 
