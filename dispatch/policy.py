@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
 import re
@@ -13,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Protoco
 
 import msgspec
 
-from dispatch._internal import NamedFields, describe_type, excerpt, explain_keywords, scalar_value
+from dispatch._internal import NamedFields, describe_type, excerpt, explain_keywords, find_near_names, scalar_value
 from dispatch.documents import (
     WRONG,
     DocumentError,
@@ -166,8 +165,6 @@ class Settings(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab
 
     PART: ClassVar[str] = ""
     """Prefix of its keys in errors."""
-    SHOWS_NEAR: ClassVar[bool] = True
-    """An error about an unknown key names a similar one."""
 
     def __post_init__(self) -> None:
         found = _Found()
@@ -194,7 +191,7 @@ def _checks_of(kind: type[Settings]) -> tuple[tuple[str, str, Rule, Any], ...]:
 
 
 def _hint(value: object, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(str(value), tuple(known), 1)
+    near = find_near_names(str(value), known, 1)
     return f"did you mean '{near[0]}'? " if near else ""
 
 
@@ -205,8 +202,7 @@ def _merge_keys(base: Settings, raw: Mapping[Any, Any], report: Report, path: st
     for key, value in raw.items():
         where = f"{path}.{key}" if path else str(key)
         if key not in fields:
-            hint = _hint(key, fields) if base.SHOWS_NEAR else ""
-            report.add_error(where, "unknown key", f"{hint}known keys: {', '.join(fields)}")
+            report.add_error(where, "unknown key", f"{_hint(key, fields)}known keys: {', '.join(fields)}")
             changes[""] = WRONG
             continue
         field, rule = fields[key]
@@ -644,7 +640,6 @@ class RateLimit(Settings, frozen=True):
     """
 
     PART = "rate-limit"
-    SHOWS_NEAR = False
     rate: Annotated[str, _read_rate]
     burst: Annotated[float | None, optional(_BURST)] = None
     max_wait: WaitSeconds = 1.0

@@ -935,7 +935,7 @@ SECONDS_FIX = "give seconds from 0 and at most 604800 (a week)"
             for value in (0, 0.0009, 1000.1, True, "2", float("nan"))
         ],
         ("weights", {str(n): 1.0 for n in range(10_001)}, "10001 are too many", "give at most 10000; the rest have 1"),
-        ("rat", 1, "unknown key", "known keys: rate, burst, max-wait, weights, scope"),
+        ("rat", 1, "unknown key", "did you mean 'rate'? known keys: rate, burst, max-wait, weights, scope"),
     ],
 )
 def test_a_value_that_cannot_be_is_named_with_its_key_and_what_can(
