@@ -458,10 +458,7 @@ def fingerprint(tool: ToolDescriptor, service: ServiceDescriptor) -> str:
     definition = {
         "name": tool.name,
         "description": tool.description,
-        "arguments": [
-            {"name": each.name, "type": each.type, "description": each.description, "required": each.required}
-            for each in tool.arguments
-        ],
+        "arguments": msgspec.to_builtins(tool.arguments),
         "input-schema": tool.input_schema,
         "output-schema": tool.output_schema,
         "service": {"id": service.id, "request-queue": service.request_queue, "response-queue": service.response_queue},
@@ -481,15 +478,10 @@ def service_fingerprint(service: ServiceDescriptor) -> str:
         "id": service.id,
         "request-queue": service.request_queue,
         "response-queue": service.response_queue,
-        "config-params": [{"name": each.name, "required": each.required} for each in service.config_params],
+        "config-params": msgspec.to_builtins(service.config_params),
         "instances": [
-            {
-                "id": each.id,
-                "request-queue": each.request_queue,
-                "response-queue": each.response_queue,
-                "version": each.version,
-            }
-            for each in service.instances
+            {key: value for key, value in each.items() if key != "weight"}
+            for each in msgspec.to_builtins(service.instances)
         ],
         "version": service.version,
     }
