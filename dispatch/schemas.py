@@ -8,6 +8,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeGuard, TypeVar
 from urllib.parse import unquote, urldefrag, urljoin
 
@@ -77,6 +78,10 @@ _NAMES_OF_TYPES: Final = {
     "object": "an object",
     "string": "a string",
 }
+_TYPES: Final = (
+    *((NoneType, "null"), (bool, "boolean"), (int, "integer"), (float, "number")),
+    *((str, "string"), (Mapping, "object")),
+)
 _MAX_ALTERNATIVES: Final = 5
 """Alternatives of ``anyOf`` and ``oneOf`` whose mistakes are described, and mistakes of each."""
 
@@ -219,7 +224,7 @@ def _read_options(path: str, options: Sequence[Any]) -> Mistake:
 
 
 def _describe_types(types: Sequence[str], value: object) -> str:
-    return f"must be {_join_types(types)}, not {_describe_type(value)}"
+    return f"must be {_join_types(types)}, not {_NAMES_OF_TYPES[type_of(value)]}"
 
 
 def _join_types(types: Sequence[str]) -> str:
@@ -227,22 +232,9 @@ def _join_types(types: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
 
 
-def _describe_type(value: object) -> str:
-    """Return the JSON type of ``value`` with its article."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "a boolean"
-        case int():
-            return "an integer"
-        case float():
-            return "a number"
-        case str():
-            return "a string"
-        case Mapping():
-            return "an object"
-    return "an array"
+def type_of(value: object) -> str:
+    """Return the type of a JSON value, as a schema names it."""
+    return next((name for kind, name in _TYPES if isinstance(value, kind)), "array")
 
 
 def _restore_names(path: Sequence[str | int], value: Any) -> list[str | int]:

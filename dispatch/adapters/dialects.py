@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from dispatch.schemas import find_value, map_subschemas, split_pointer
+from dispatch.schemas import find_value, map_subschemas, split_pointer, type_of
 
 # A schema with what applies together with it, as one: without references and ``allOf``.
 
@@ -349,7 +349,7 @@ class _GeminiFitter:
         if "const" in schema:
             schema = {**schema, "enum": [schema["const"]]}
         if "enum" in schema and kinds is None:
-            kinds = list(dict.fromkeys(_kind_of(value) for value in schema["enum"]))
+            kinds = list(dict.fromkeys(map(type_of, schema["enum"])))
         variants = [key for key in ("anyOf", "oneOf") if key in schema]
         if variants and self._can_replace(schema, kinds, schema[variants[0]]):
             for key in variants[1:]:
@@ -505,11 +505,6 @@ def _describe(fitted: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, An
     if text:
         target["description"] = text
     return fitted
-
-
-def _kind_of(value: object) -> str:
-    names = ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (list, "array"), (dict, "object"))
-    return next((name for kind, name in names if isinstance(value, kind)), "null")
 
 
 def _list_values(values: Iterable[object]) -> str:

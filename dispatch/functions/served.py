@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from types import ModuleType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -27,6 +27,7 @@ from dispatch.functions.sources import (
     read_tools,
 )
 from dispatch.messaging.wire import Property, Refusal, Request, whole_number
+from dispatch.schemas import type_of
 from dispatch.serving.replies import InboundRequest
 from dispatch.serving.tool_service import RefusedRequestError, ToolExecutor
 
@@ -193,9 +194,6 @@ class ServedFunctions:
         self._executor.release_threads()
 
 
-_JSON_TYPES: Final = {str: "string", int: "integer", float: "number", bool: "boolean"}
-
-
 def list_arguments(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the arguments in an input schema as TrustGraph's agents read them. A value of several types, which they cannot
     describe, has the first one."""
@@ -222,7 +220,7 @@ def _find_type(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str
     given = schema.get("type")
     types = given if isinstance(given, list) else [given]
     if "enum" in schema and given is None:
-        types = [_JSON_TYPES.get(type(value)) for value in schema["enum"]]
+        types = list(map(type_of, schema["enum"]))
     return next((each for each in types if each in ARGUMENT_TYPES), "string")
 
 
