@@ -295,22 +295,17 @@ ANY_LEVELS: Final = 2
 """Levels of arrays in the place of any value: a table is an array of arrays. Each level adds five schemas."""
 
 
-def fit_gemini(schema: Mapping[str, Any], widened: list[str]) -> dict[str, Any]:
-    """Return ``schema`` for a function declaration: an object, without ``properties`` if there are none.
+def fit_gemini(fitted: Mapping[str, Any], schema: Mapping[str, Any], widened: list[str]) -> dict[str, Any]:
+    """Return a schema for a function declaration: an object, without ``properties`` if there are none.
 
     Args:
+        fitted: an object without combinations at its root, from :func:`fit_object`.
+        schema: has the targets of references.
         widened: receives ``path: reason`` for each place that accepts more than the original, or offers less.
     """
-    fitted = _GeminiFitter(schema, widened).fit(schema, "/", ())
-    if fitted.get("type") == "object":
-        fitted.pop("nullable", None)
-        return fitted
-    if "anyOf" in fitted:
-        widened.append("/: anyOf at the root; the properties of all its schemas are offered together")
-        objects = [each for each in fitted["anyOf"] if each.get("type") == "object"]
-        properties = {name: value for each in objects for name, value in each.get("properties", {}).items()}
-        return {"type": "object", **({"properties": properties} if properties else {})}
-    return {"type": "object"}
+    declared = _GeminiFitter(schema, widened).fit(fitted, "/", ())
+    declared.pop("nullable", None)
+    return declared
 
 
 class _GeminiFitter:
@@ -546,9 +541,9 @@ def fit_schema(schema: Mapping[str, Any], style: Style) -> FittedSchema:
     not have, the schema is sent without it.
     """
     widened: list[str] = []
-    if style is Style.GEMINI:
-        return FittedSchema(fit_gemini(schema, widened), False, tuple(widened))
     fitted = fit_object(schema, widened, may_combine=style is Style.MCP)
+    if style is Style.GEMINI:
+        fitted = fit_gemini(fitted, schema, widened)
     if style in (Style.OPENAI_CHAT, Style.OPENAI_RESPONSES):
         # An object without "properties" has any.
         strict = build_strict(fitted) if "properties" in schema and not widened else None
