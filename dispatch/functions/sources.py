@@ -373,11 +373,8 @@ class FunctionExecutor:
 
     async def _inject(self, tool: FunctionTool, call: FunctionCall, named: dict[str, Any]) -> None:
         for name, type in tool.injected.items():
-            named[name] = call.context if type is CallContext else await self._provide(type)
-
-    async def _provide(self, type: Any) -> Any:
-        value = self.providers.get(type)
-        return await value if inspect.isawaitable(value) and not isinstance(value, type) else value
+            value = call.context if type is CallContext else self.providers.get(type)
+            named[name] = await value if inspect.isawaitable(value) and not isinstance(value, type) else value
 
     async def _run_in_thread(
         self, tool: FunctionTool, call: FunctionCall, positional: list[Any], named: dict[str, Any]

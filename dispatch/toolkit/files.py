@@ -572,14 +572,11 @@ class _Writer:
         for chain in self._file.chains:
             row: list[str] = []
             for id in chain:
-                if row and (row[-1], id) not in self._file.scores:
+                if row and (id not in known or (row[-1], id) not in self._file.scores):
                     chains.append(row)
                     row = []
                 if id in known:
                     row.append(id)
-                elif row:
-                    chains.append(row)
-                    row = []
             if row:
                 chains.append(row)
         for chain in chains:

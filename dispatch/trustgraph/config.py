@@ -297,12 +297,12 @@ class ConfigClient:
     """A client of TrustGraph's config service.
 
     Args:
-        broker: carries the messages.
+        broker: carries the messages; also an attribute.
         topics: of the service, with whole names.
     """
 
     def __init__(self, broker: Broker, topics: ConfigTopics) -> None:
-        self._broker = broker
+        self.broker = broker
         self._topics = topics
 
     async def get_values(self, workspace: str, type: str) -> tuple[dict[str, str], int]:
@@ -350,7 +350,7 @@ class ConfigClient:
         operation, topics = request.operation, self._topics
         failure = f"TrustGraph's config service on {topics.request}"
         try:
-            payload = await self._broker.request(
+            payload = await self.broker.request(
                 topics.request,
                 topics.response,
                 msgspec.json.encode(request),
@@ -449,7 +449,6 @@ class TrustGraphConfig:
         check_instance("topics", topics, (ConfigTopics, NoneType), "a ConfigTopics, or None")
         self.topics = (topics or ConfigTopics()).expand()
         self._randomness = randomness
-        self._broker: Broker | None = None
         self._client: ConfigClient | None = None
         # A write reads the items that it touches: two writes of this process must not restore each other's former items.
         self._writing = asyncio.Lock()
@@ -462,9 +461,8 @@ class TrustGraphConfig:
 
     def connect(self, broker: Broker) -> None:
         """Use ``broker`` from now on. The dispatcher calls this before the first :meth:`discover`."""
-        if broker is self._broker:
+        if self._client is not None and broker is self._client.broker:
             return
-        self._broker = broker
         self._client = ConfigClient(broker, self.topics)
         self._subscription = None
         self._subscribing, self._writing = (
@@ -488,7 +486,7 @@ class TrustGraphConfig:
             TransportError: the broker is out of reach.
             RuntimeError: not connected: the source belongs to no started dispatcher.
         """
-        client = self._connected(self._client)
+        client = self._connected()
         self._is_in_reach = False
         await self._subscribe()
         for _ in range(MAX_FETCHES):
@@ -508,7 +506,7 @@ class TrustGraphConfig:
         Raises:
             RuntimeError: not connected.
         """
-        broker, loop = self._connected(self._broker), asyncio.get_running_loop()
+        broker, loop = self._connected().broker, asyncio.get_running_loop()
         in_reach_at = loop.time()
         while True:
             due_at = loop.time() + POLL_S * (1 + POLL_JITTER * (2 * self._randomness() - 1))
@@ -543,7 +541,7 @@ class TrustGraphConfig:
             ValueError: ``kind``, key or workspace are missing or unknown.
             ConfigServiceError, TransportError: as :meth:`discover`; the item may have been written.
         """
-        client, workspace = self._connected(self._client), self._one_workspace(workspace)
+        client, workspace = self._connected(), self._one_workspace(workspace)
         key = choose_key(require_kind(kind), raw, key)
         value = ConfigValue(kind, key, json.dumps(raw, ensure_ascii=False))
         async with self._writing:
@@ -573,7 +571,7 @@ class TrustGraphConfig:
             ValueError: tools use the service, without ``force``; or as :meth:`put`.
             ConfigServiceError, TransportError: as :meth:`put`.
         """
-        client, workspace = self._connected(self._client), self._one_workspace(workspace)
+        client, workspace = self._connected(), self._one_workspace(workspace)
         require_kind(kind)
         async with self._writing:
             if await client.get_value(workspace, kind, key) is None:
@@ -590,7 +588,7 @@ class TrustGraphConfig:
             return True
 
     async def _find(self, workspace: str, kind: str) -> list[ConfigValue]:
-        texts, _ = await self._connected(self._client).get_values(workspace, kind)
+        texts, _ = await self._connected().get_values(workspace, kind)
         return [ConfigValue(kind, key, text) for key, text in texts.items()]
 
     async def _find_tool(self, workspace: str, services: Sequence[str]) -> list[ConfigValue]:
@@ -628,7 +626,7 @@ class TrustGraphConfig:
         Raises:
             ValueError, ConfigServiceError, TransportError: as :meth:`put`.
         """
-        text = await self._connected(self._client).get_value(self._one_workspace(workspace), require_kind(kind), key)
+        text = await self._connected().get_value(self._one_workspace(workspace), require_kind(kind), key)
         if text is None:
             return None
         try:
@@ -642,7 +640,7 @@ class TrustGraphConfig:
         Raises:
             ValueError, ConfigServiceError, TransportError: as :meth:`put`.
         """
-        return await self._connected(self._client).list_keys(self._one_workspace(workspace), require_kind(kind))
+        return await self._connected().list_keys(self._one_workspace(workspace), require_kind(kind))
 
     async def get_text(self, type: str, key: str) -> str | None:
         """Return the text of a config value of any type; None: there is none.
@@ -650,7 +648,7 @@ class TrustGraphConfig:
         Raises:
             ValueError, ConfigServiceError, TransportError: as :meth:`put`.
         """
-        return await self._connected(self._client).get_value(self._one_workspace(None), type, key)
+        return await self._connected().get_value(self._one_workspace(None), type, key)
 
     async def put_text(self, type: str, key: str, text: str) -> None:
         """Write a config value of any type that TrustGraph's agents do not read.
@@ -659,7 +657,7 @@ class TrustGraphConfig:
             ValueError, ConfigServiceError, TransportError: as :meth:`put`.
         """
         value = ConfigValue(type, key, text)
-        await self._connected(self._client).put_values(self._one_workspace(None), [value])
+        await self._connected().put_values(self._one_workspace(None), [value])
 
     def _one_workspace(self, workspace: str | None) -> str:
         workspace = self.workspace if workspace is None else workspace
@@ -669,17 +667,17 @@ class TrustGraphConfig:
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def _connected(self, part: T | None) -> T:
-        if part is None:
+    def _connected(self) -> ConfigClient:
+        if self._client is None:
             raise RuntimeError(
                 "This source is not connected. Pass it to dispatch.connect(catalog=…) and start the dispatcher."
             )
-        return part
+        return self._client
 
     async def _subscribe(self) -> None:
         async with self._subscribing:
             if self._subscription is None:
-                broker = self._connected(self._broker)
+                broker = self._connected().broker
                 self._subscription = await broker.subscribe(self.topics.notification, self._on_notification)
 
     def _on_notification(self, payload: bytes) -> None:
