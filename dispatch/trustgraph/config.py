@@ -791,7 +791,8 @@ class ConfigBroker:
     ) -> bytes:
         """See :meth:`dispatch.catalog.sources.Broker.request`."""
         async with asyncio.timeout(timeout):
-            publisher = await self._open(topic, response_topic)
+            await self._subscribe_responses(response_topic)  # first: it must be open when the response arrives
+            publisher = await self._open_publisher(topic)
             return await self._exchange(publisher, payload, {}, resend_after)
 
     async def ask_instance(
@@ -808,8 +809,7 @@ class ConfigBroker:
             Property.SECRET: self._identity.secret,
         }
         async with asyncio.timeout(timeout):
-            async with self._opening:
-                await self._subscribe_responses(inbox)
+            await self._subscribe_responses(inbox)
             # Closed again: there may be a thousand services, and each is asked once.
             publisher = await self._transport.publisher(hello_topic(request_queue))
             try:
@@ -819,8 +819,7 @@ class ConfigBroker:
 
     async def publish(self, topic: str, payload: bytes) -> None:
         """See :meth:`dispatch.catalog.sources.Broker.publish`."""
-        async with self._opening:
-            publisher = await self._open_publisher(topic)
+        publisher = await self._open_publisher(topic)
         publisher.publish(payload, {}, flow=topic, on_failure=_ignore_failure)
 
     async def _exchange(
@@ -850,26 +849,22 @@ class ConfigBroker:
             if not response.cancel() and not response.cancelled():
                 response.exception()  # of a failure that came together with the timeout
 
-    async def _open(self, topic: str, response_topic: str) -> Publisher:
-        async with self._opening:
-            # The response topic first: it must be open when the response arrives.
-            await self._subscribe_responses(response_topic)
-            return await self._open_publisher(topic)
-
     async def _subscribe_responses(self, topic: str) -> None:
-        if self._is_closed:
-            raise closed()
-        if topic not in self._responses:
-            self._responses[topic] = await self._transport.subscribe(
-                topic, self._on_response, mode=Mode.FANOUT, name=self._unique_name()
-            )
+        async with self._opening:
+            if self._is_closed:
+                raise closed()
+            if topic not in self._responses:
+                self._responses[topic] = await self._transport.subscribe(
+                    topic, self._on_response, mode=Mode.FANOUT, name=self._unique_name()
+                )
 
     async def _open_publisher(self, topic: str) -> Publisher:
-        if self._is_closed:
-            raise closed()
-        if topic not in self._publishers:
-            self._publishers[topic] = await self._transport.publisher(topic)
-        return self._publishers[topic]
+        async with self._opening:
+            if self._is_closed:
+                raise closed()
+            if topic not in self._publishers:
+                self._publishers[topic] = await self._transport.publisher(topic)
+            return self._publishers[topic]
 
     def _unique_name(self) -> str:
         return f"{self._name}-{os.urandom(4).hex()}"
