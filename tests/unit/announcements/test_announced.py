@@ -39,8 +39,8 @@ from dispatch.announcements.messages import (
 )
 from dispatch.announcements.table import GONE_S, LATE_TICK_S, MAX_ASKED, MAX_WAITING, AnnouncementTable
 from dispatch.announcements.trust import Trust, TrustFileError, UntrustedError
+from dispatch.catalog.catalog import check_items
 from dispatch.catalog.items import Refused
-from dispatch.catalog.loader import read_items
 from dispatch.messaging.wire import TopicName
 from dispatch.server import ToolServer
 from dispatch.transports import Message, Mode
@@ -609,9 +609,9 @@ def test_tools_belong_to_the_announced_service_and_its_version() -> None:
     assert [item.key for item in found] == ["shop@1.4.0", "price@1.4.0"]
     declared = {key: value for key, value in tool().items() if key != "read-only"}
     assert found[1].raw == declared | {"version": "1.4.0", "requires": "1.4.0"}
-    contents, problems = read_items(found)
-    assert contents is not None, problems
-    assert (contents.tools[0].service, contents.tools[0].requires) == ("shop", "1.4.0")
+    catalog, problems = check_items(found)
+    assert catalog is not None, problems
+    assert (catalog.tools["price"].service, catalog.tools["price"].requires) == ("shop", "1.4.0")
 
 
 def test_persistent_services_have_no_sessions() -> None:
