@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
 import inspect
 import json
@@ -17,7 +18,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Generic, Literal, NoReturn, TypeVar
 
@@ -585,6 +586,17 @@ def replace_file(path: str | os.PathLike[str], text: str, mode: int | None = Non
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+@contextlib.contextmanager
+def lock_folder(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Exclude other threads and processes that lock the same folder. A lock of the folder leaves no file behind."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 # Following of a file: a valid change comes into force, an invalid one is reported once and changes nothing.

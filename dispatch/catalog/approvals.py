@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -22,6 +20,7 @@ from dispatch.documents import (
     POLL_S,
     DocumentError,
     FileWatch,
+    lock_folder,
     parse_typed,
     read_regular_file,
     replace_file,
@@ -116,17 +115,6 @@ class Approvals:
 
     def _error(self, problem: str, fix: str) -> ApprovalsError:
         return ApprovalsError(f"The file of approved definitions {self.path} {problem}. Fix: {fix}.")
-
-
-@contextlib.contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
-    """Exclude other threads and processes that lock the same folder. A lock of the folder leaves no file behind."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def check_approvals(approvals: Approvals | None, source: Source) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import logging
 import os
 import sqlite3
@@ -18,6 +17,8 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+from dispatch.documents import lock_folder
 
 PRIOR_STRENGTH: Final = 4.0
 """Pseudo-observations of a written score: after as many observations, written and observed rates count the same. From 2 to
@@ -416,7 +417,7 @@ class EvidenceFile:
                 return self._connection
             logger.warning("the file of learned scores %s was deleted or replaced; it is opened again", self.path)
             self.close()
-        with self._lock():
+        with lock_folder(self.path.parent):  # other processes may open or move the file
             check_header(self.path)
             # Closed in another thread when the process ends.
             connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
@@ -443,7 +444,7 @@ class EvidenceFile:
         """Rename the broken file, unless another process has done so."""
         inode = self._inode
         self.close()
-        with self._lock():
+        with lock_folder(self.path.parent):
             if _find_inode(self.path) != inode:
                 return
             aside = f"{self.path}.broken-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
@@ -454,13 +455,6 @@ class EvidenceFile:
             "the file of learned scores %s is broken (%s) and was moved to %s; learning starts again",
             *(self.path, error, aside),
         )
-
-    @contextlib.contextmanager
-    def _lock(self) -> Iterator[None]:
-        """Exclude other processes that open or move the file."""
-        with open(f"{self.path}.lock", "a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
 
 
 def check_header(path: Path) -> None:
