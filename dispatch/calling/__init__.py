@@ -9,8 +9,9 @@ from dispatch.calling.calls import (
     format_answers,
     function_calling_prompt,
 )
-from dispatch.calling.json_repair import MAX_CALLS, MAX_DEPTH, MAX_TEXT_CHARS, CallForm, ParsedCall
-from dispatch.calling.parsing import Parser, parse
+from dispatch.calling.json_repair import MAX_DEPTH
+from dispatch.calling.native import MAX_CALLS, CallForm, ParsedCall
+from dispatch.calling.parsing import MAX_TEXT_CHARS, Parser, parse
 
 __all__ = [
     "MAX_CALLS",

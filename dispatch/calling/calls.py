@@ -24,8 +24,7 @@ from dispatch._internal import (
     unwrap,
     yield_to_others,
 )
-from dispatch.calling.json_repair import MAX_CALLS, CallForm, ParsedCall
-from dispatch.calling.native import NATIVE_FORMS, write_native_answer
+from dispatch.calling.native import MAX_CALLS, NATIVE_FORMS, CallForm, ParsedCall, write_native_answer
 from dispatch.calling.parsing import parse
 from dispatch.calls.error_messages import error_from_unknown_name
 from dispatch.catalog import ToolDescriptor, UnknownToolError

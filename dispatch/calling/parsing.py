@@ -11,19 +11,12 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from dispatch.calling.json_repair import (
-    MAX_CALLS,
-    MAX_TEXT_CHARS,
-    CallForm,
-    JsonFaultError,
-    JsonValue,
-    MarkFinder,
-    ParsedCall,
-    find_comment_end,
-    read_json,
-)
+from dispatch.calling.json_repair import JsonFaultError, JsonValue, MarkFinder, find_comment_end, read_json
 from dispatch.calling.native import (
+    MAX_CALLS,
     SHAPES,
+    CallForm,
+    ParsedCall,
     Place,
     convert_value,
     finish_call,
@@ -33,6 +26,8 @@ from dispatch.calling.native import (
     write_error,
 )
 
+MAX_TEXT_CHARS: Final = 1 << 20
+"""Characters of a text that are read: 1 MiB of ASCII. No model of today writes as much in one turn."""
 _MARK: Final = re.compile(
     r"<(?P<tag>function_call|tool_call)>"
     r"|```(?P<fence>[A-Za-z_]{0,13})"
