@@ -679,7 +679,7 @@ class Folder:
             file = former or os.path.join(self.path, kind, f"{key}{suffix}")
             items = self._reader.read().items
             item = Item(show_path(file), kind, key, raw, self.namespace)
-            changed = [*_without(items, kind, key), item]
+            changed = [*without_item(items, kind, key), item]
             if mistakes := _find_new_mistakes(items, changed):
                 raise CatalogError(mistakes)
             try:
@@ -697,7 +697,7 @@ class Folder:
             if file is None:
                 return False
             items = self._reader.read().items
-            mistakes = [] if force else _find_new_mistakes(items, _without(items, kind, key))
+            mistakes = [] if force else _find_new_mistakes(items, without_item(items, kind, key))
             if mistakes:
                 users = tuple(dict.fromkeys(each.file for each in mistakes))
                 need = "needs" if len(users) == 1 else "need"
@@ -770,7 +770,8 @@ class Folder:
             _log.warning("%s, since it cannot be watched (%s). %s", scan, error, fix)
 
 
-def _without(items: Sequence[Item], kind: str, key: str) -> list[Item]:
+def without_item(items: Sequence[Item], kind: str, key: str) -> list[Item]:
+    """Return ``items`` but the one of that kind and key."""
     return [item for item in items if (item.kind, item.key) != (kind, key)]
 
 

@@ -18,7 +18,7 @@ import msgspec
 from dispatch._internal import check_instance, describe_type, excerpt
 from dispatch.catalog.catalog import Catalog, fingerprint, service_fingerprint
 from dispatch.catalog.descriptors import CatalogError, ServiceDescriptor, ToolDescriptor
-from dispatch.catalog.folder import Folder
+from dispatch.catalog.folder import Folder, without_item
 from dispatch.catalog.items import KINDS, Item, ReadItem, Services
 from dispatch.catalog.loader import Definitions, Reading, read_services, read_tools
 from dispatch.catalog.sources import OnChange, Source, SourceGroup
@@ -406,6 +406,28 @@ class Merger:
                 return refused
             waiting = tuple(refused)
 
+    def put_item(self, kind: str, raw: Mapping[str, Any]) -> None:
+        """Add an item of the program, or replace the one with its name and version.
+
+        Raises:
+            CatalogError: it is invalid; nothing has changed.
+        """
+        key = _key_of(kind, raw)
+        item = Item(f"{PUT}:{kind}/{key}", kind, key, dict(raw))
+        if problems := self.set_items(PUT, [*without_item(self.items(PUT), kind, key), item], item):
+            raise CatalogError(problems)
+
+    def remove_item(self, kind: str, key: str) -> None:
+        """Remove an item that was put.
+
+        Raises:
+            LookupError: it was not put.
+        """
+        items = without_item(self.items(PUT), kind, key)
+        if len(items) == len(self.items(PUT)):
+            raise LookupError(f"{kind} '{key}' was not put, so it stays in force. Fix: remove it from its source.")
+        self.set_items(PUT, items)
+
     def set_catalog(self, id: str, catalog: Catalog) -> None:
         """Replace the items of a source by the descriptors of a catalogue."""
         services = ((each.id, id, each) for each in catalog.iterate_services())
@@ -615,38 +637,6 @@ def on_change_of(source: Source) -> OnChange:
 
 PUT: Final = "put"
 """Id of the source of items that the program puts. It precedes all others."""
-
-# The items that a program puts: keys and replacement.
-
-
-def put_item(merger: Merger, kind: str, raw: Mapping[str, Any]) -> None:
-    """Add an item, or replace the one with its name and version.
-
-    Raises:
-        CatalogError: it is invalid; nothing has changed.
-    """
-    key = _key_of(kind, raw)
-    item = Item(f"{PUT}:{kind}/{key}", kind, key, dict(raw))
-    items = [*_without(merger, kind, key), item]
-    problems = merger.set_items(PUT, items, item)
-    if problems:
-        raise CatalogError(problems)
-
-
-def remove_item(merger: Merger, kind: str, key: str) -> None:
-    """Remove an item that was put.
-
-    Raises:
-        LookupError: it was not put.
-    """
-    items = _without(merger, kind, key)
-    if len(items) == len(merger.items(PUT)):
-        raise LookupError(f"{kind} '{key}' was not put, so it stays in force. Fix: remove it from its source.")
-    merger.set_items(PUT, items)
-
-
-def _without(merger: Merger, kind: str, key: str) -> list[Item]:
-    return [item for item in merger.items(PUT) if (item.kind, item.key) != (kind, key)]
 
 
 def _key_of(kind: str, raw: Mapping[str, Any]) -> str:

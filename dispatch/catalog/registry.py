@@ -31,8 +31,6 @@ from dispatch.catalog.merge import (
     check_source,
     list_sources,
     on_change_of,
-    put_item,
-    remove_item,
     sources_in,
 )
 from dispatch.catalog.sources import Source, SourceGroup, SourceState, SourceStatus
@@ -348,7 +346,7 @@ class Registry:
             CatalogError: it is invalid; nothing has changed.
         """
         await self._enter()
-        await self._activator.run(lambda merger: put_item(merger, kind, raw))
+        await self._activator.run(lambda merger: merger.put_item(kind, raw))
         await self._activator.activate(PUT)
 
     async def remove(self, kind: str, key: str) -> None:
@@ -362,7 +360,7 @@ class Registry:
             LookupError: it was not put.
         """
         await self._enter()
-        await self._activator.run(lambda merger: remove_item(merger, kind, key))
+        await self._activator.run(lambda merger: merger.remove_item(kind, key))
         await self._activator.activate(PUT)
 
     @property
