@@ -625,7 +625,9 @@ class FileWatch(Generic[Content]):
         on_change: receives it, in the thread.
         what: name of the content in the log.
         logger: of messages.
-        wait: waits for that many seconds; True: the watch is closed. Tests set it.
+
+    Attributes:
+        wait: waits for that many seconds; returns whether the watch is closed.
     """
 
     def __init__(
@@ -636,7 +638,6 @@ class FileWatch(Generic[Content]):
         on_change: Callable[[Content], object],
         what: str,
         logger: logging.Logger,
-        wait: Callable[[float], bool] | None = None,
     ) -> None:
         self._path = path
         self._read = read
@@ -645,7 +646,7 @@ class FileWatch(Generic[Content]):
         self._what = what
         self._logger = logger
         self._closed = threading.Event()
-        self._wait = self._closed.wait if wait is None else wait
+        self.wait: Callable[[float], bool] = self._closed.wait
         self._thread: threading.Thread | None = None
         self._signature: Signature | None = (
             None  # the first check reads the file, which may have changed since it was loaded
@@ -664,7 +665,7 @@ class FileWatch(Generic[Content]):
         self._closed.set()
 
     def _run(self) -> None:
-        while not self._wait(POLL_S):
+        while not self.wait(POLL_S):
             self.check()
 
     def check(self) -> None:
@@ -693,7 +694,7 @@ class FileWatch(Generic[Content]):
         except ValueError:
             if self._problem:
                 raise
-            self._wait(SETTLE_S)
+            self.wait(SETTLE_S)
             value = self._read_changed()
         is_racy = signature is None or time.time() - signature[3] / 1e9 < RACY_S
         self._signature = None if is_racy else signature

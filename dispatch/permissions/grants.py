@@ -450,15 +450,12 @@ def check_answer(grants: object) -> tuple[str, ...]:
 logger = logging.getLogger("dispatch.permissions")
 
 
-def watch_grants(
-    grants: Grants, on_change: Callable[[Grants], object], wait: Callable[[float], bool] | None = None
-) -> FileWatch[Grants]:
+def watch_grants(grants: Grants, on_change: Callable[[Grants], object]) -> FileWatch[Grants]:
     """Return a watch of the file of ``grants``, which are from :meth:`Grants.load`.
 
     Args:
         on_change: receives the new grants, in a thread.
-        wait: see :class:`FileWatch`.
     """
     path = grants.path
     assert path is not None
-    return FileWatch(path, read_grants_file, partial(parse_grants, path=path), on_change, "grants", logger, wait)
+    return FileWatch(path, read_grants_file, partial(parse_grants, path=path), on_change, "grants", logger)

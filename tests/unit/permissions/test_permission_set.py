@@ -566,8 +566,9 @@ class Watched:
         self.waits: list[float] = []
         self.on_wait: Callable[[], object] = lambda: None
         self.watcher = watch_grants(
-            Grants.load(file), lambda grants: self.loaded.append(grants.permissions_of("alice")), self._wait
+            Grants.load(file), lambda grants: self.loaded.append(grants.permissions_of("alice"))
         )
+        self.watcher.wait = self._wait
         self.watcher.check()
         self.loaded.clear()
 
@@ -706,7 +707,7 @@ def test_a_partly_written_file_is_read_again_before_it_is_reported(
 
 
 def test_a_bug_of_a_listener_does_not_end_the_watch(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
-    failing = watch_grants(Grants.load(watched.file), lambda _grants: 1 / 0, lambda _seconds: False)
+    failing = watch_grants(Grants.load(watched.file), lambda _grants: 1 / 0)
     failing.check()
     assert "ZeroDivisionError" in caplog.text
 
@@ -724,7 +725,8 @@ def test_the_thread_checks_until_it_is_closed(tmp_path: Path) -> None:
             ended.set()
         return len(threads) >= 3
 
-    watcher = watch_grants(Grants.load(file), loaded.append, wait)
+    watcher = watch_grants(Grants.load(file), loaded.append)
+    watcher.wait = wait
     watcher.start()
     watcher.start()
     assert ended.wait(10)
