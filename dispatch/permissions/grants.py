@@ -206,8 +206,8 @@ def check_grant(text: str) -> str | None:
 
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of a file with grants: about 100,000 users with one grant each, which are parsed in some 50 ms. A larger user base
-needs a callable."""
+"""Bytes of a file with grants: about 100,000 users with one grant each, which are parsed in half a second. A larger user
+base needs a callable."""
 MAX_GRANTS: Final = 1_000
 """Grants of one user, of one group, and of everyone. Wildcards shorten longer lists."""
 MAX_NAME_CHARS: Final = 256
