@@ -19,6 +19,7 @@ from mcp.types import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
 from dispatch._internal import Randomness, cancel_and_wait, excerpt
+from dispatch.calls.attempt import LEAST_REST
 from dispatch.calls.local import LocalCall, LocalInstance, LocalResult, RefusedCallError
 from dispatch.catalog.versions import is_version
 from dispatch.errors import DispatchError
@@ -338,9 +339,15 @@ class McpSession:
         task, self._task = self._task, None
         await cancel_and_wait((task,))
 
-    async def wait_first(self) -> None:
-        """Wait until the first attempt to connect has succeeded or failed."""
-        await self._first.wait()
+    async def wait_first(self, limit: float | None = None) -> None:
+        """Wait until the first attempt to connect has succeeded or failed.
+
+        Args:
+            limit: seconds, at most; None: as long as it takes.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                await self._first.wait()
 
     # -- use ----------------------------------------------------------------------------------------------------
 
@@ -379,11 +386,15 @@ class McpSession:
             self._is_wanted.set()
         return self._began_at is not None
 
-    async def wait_opened(self) -> None:
+    async def wait_opened(self, limit: float) -> None:
         """Wait while the session is being opened: :data:`REOPEN_S` seconds at most where the former one has just ended,
-        otherwise :data:`OPENING_S`."""
+        otherwise :data:`OPENING_S`.
+
+        Args:
+            limit: seconds, at most.
+        """
         with suppress(TimeoutError):
-            async with asyncio.timeout(REOPEN_S if self.is_reopening else OPENING_S):
+            async with asyncio.timeout(min(limit, REOPEN_S if self.is_reopening else OPENING_S)):
                 while self.client is None and (self.is_reopening or self.try_now()):
                     self._opened.clear()
                     await self._opened.wait()
@@ -572,6 +583,13 @@ def describe_failure(error: BaseException, origin: str = "") -> str:
 
 REOPEN_S: Final = HANDSHAKE_S
 """Seconds that a call waits for a new session where the former one has just ended, within its own deadline."""
+WAITING_SHARE: Final = 1 - LEAST_REST
+"""Share of its time that a call may wait for a session. One that still waits at its deadline would count as executed."""
+
+
+def find_waiting_time(call: LocalCall) -> float:
+    """Return the seconds that a call may wait for a session."""
+    return call.context.remaining * WAITING_SHARE
 
 
 class UnsentCallError(Exception):
@@ -622,11 +640,11 @@ class McpInstance(LocalInstance):
         session = self.session
         try:
             if session.client is None:
-                await session.wait_opened()
+                await session.wait_opened(find_waiting_time(call))
             try:
                 result = await self._call(call)
             except ForgottenSessionError:
-                await session.wait_opened()
+                await session.wait_opened(find_waiting_time(call))
                 result = await self._call(call)
             session.has_served = True
         except UnsentCallError:

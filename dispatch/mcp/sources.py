@@ -37,7 +37,14 @@ from dispatch.mcp.conversion import (
     tool_item,
 )
 from dispatch.mcp.replies import RefusedTool
-from dispatch.mcp.sessions import ListedTool, McpInstance, McpInstances, McpSession, SessionTransport
+from dispatch.mcp.sessions import (
+    ListedTool,
+    McpInstance,
+    McpInstances,
+    McpSession,
+    SessionTransport,
+    find_waiting_time,
+)
 from dispatch.mcp.transports import HttpTransport, StdioTransport
 from dispatch.messaging.wire import local_queue, local_reply_queue
 from dispatch.routing.instance import Instances
@@ -392,7 +399,7 @@ class TrustGraphMcpTools(TrustGraphConfig):
                     rejected_by="catalog",
                 )
             )
-        await instance.session.wait_first()
+        await instance.session.wait_first(find_waiting_time(call))
         name = self._remote_names.get(place) or place.partition("/")[2]
         return await instance.call(msgspec.structs.replace(call, config={**call.config, TOOL_PARAM: name}))
 

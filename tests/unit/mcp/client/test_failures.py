@@ -319,6 +319,30 @@ async def test_a_server_that_ends_by_itself_is_told_about_with_what_it_wrote(
         assert text in dispatcher.registry.sources()[0].problem
 
 
+async def test_a_call_that_waits_for_a_server_until_its_limit_was_not_executed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server ends after it has served, and its next start takes longer than the call has."""
+    entry = scripted_stdio({"work": result({"content": [{"type": "text", "text": "done"}]})}, policy=POLICY)
+    marker = tmp_path / "started"
+    entry["args"][2] = f"""
+import os, sys, time
+if os.path.exists({str(marker)!r}):
+    time.sleep(60)
+with open({str(marker)!r}, "w") as file:
+    file.write(str(os.getpid()))
+{entry["args"][2]}"""
+    async with connected({"s": entry}) as dispatcher:
+        assert await dispatcher.call("work", {}) == "done"
+        await asyncio.sleep(dispatch.mcp.sessions.RESTART_S)
+        os.kill(int(marker.read_text()), signal.SIGKILL)
+        await until(lambda: "it is started again" in caplog.text)
+        found = await dispatcher.execute("work", {}, timeout=1)
+    assert found.error is not None
+    assert (found.error.type, found.outcome, found.attempts) == ("no-instance", "rejected", 0)
+    assert found.duration < 1.5
+
+
 async def test_output_that_is_no_message_is_logged_and_a_server_that_ends_at_once_is_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
