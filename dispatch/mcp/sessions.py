@@ -505,7 +505,8 @@ class McpSession:
                 if holder in done:
                     holder.result()
                 what = "no reply to tools/list" if ready.done() else "no handshake"
-                raise SessionEndedError(f"{what} within {HANDSHAKE_S * self._patience:g} s")
+                last = self._transport.describe_last_line() if isinstance(self._transport, StdioTransport) else ""
+                raise SessionEndedError(f"{what} within {HANDSHAKE_S * self._patience:g} s{last}")
             opening.result()
             on_started()
             following = asyncio.create_task(tools.follow(ready.result(), self._set_tools))

@@ -62,7 +62,51 @@ LINES_PER_S: Final = 20.0
 """Lines per second after a burst: a server that logs each request stays readable, and one that loops fills no disk."""
 
 
-_EXCEPTION: Final = re.compile(r"(?:[\w.]*\.)?\w*(?:Error|Exception)\b")
+TOGETHER_S: Final = 1.0
+"""Seconds between two lines after which the second one says nothing about the first one: a program that ends with an error
+writes all of it at once."""
+_FAILURE: Final = re.compile(
+    r"(?:[\w./-]+: )?(?:PHP )?(?:[Ff]atal )?error\b"
+    r"|(?:[\w./-]+: )?(?:[\w.]*\.)?\w*(?:Error|Exception)\b(?! Group)"
+    r"|panic: |thread '.*' .*panicked at "
+)
+"""A line that names why a program ends: of Python, JavaScript, Java, Go, Rust, PHP and command lines."""
+_NPM: Final = re.compile(r"npm (?:error|ERR!) (?!(?:code|syscall|errno|path|dest|command) |A complete log)(?=\S)")
+"""The same of npm and npx, whose first such line has the reason."""
+_HINT: Final = re.compile(
+    r"usage\b|.*--help\b|(?:npm (?:error|ERR!) )?A complete log|note: run with|Node\.js v\d|[-*] |For more information",
+    re.IGNORECASE,
+)
+"""A line that helps a person behind the one that says what is wrong."""
+_IN_GROUP: Final = re.compile(r"\s+\| ")
+"""In front of a line of a group of exceptions in Python."""
+
+
+class LastLine:
+    """The line of a program that says best why it has ended: the last one, and of an error the one that names it.
+
+    Attributes:
+        text: the line; empty: there was none.
+    """
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._at = -math.inf
+
+    def add(self, line: str, now: float) -> None:
+        """Take a line into account, without blanks at its end."""
+        is_late = now - self._at > TOGETHER_S
+        former = "" if is_late else self.text
+        line = _IN_GROUP.sub("", line, count=1) if _IN_GROUP.match(line) else line
+        if _FAILURE.match(former) and (former.endswith(":") or line.startswith("  cause: ")):  # of Rust and uv
+            self.text = f"{former} {line.strip()}"
+        elif _FAILURE.match(line) or not (line[0].isspace() or _is_below(line, former)):
+            self.text, self._at = line, now
+
+
+def _is_below(line: str, former: str) -> bool:
+    """Whether ``former`` says more than ``line``, which follows it."""
+    return bool(former) and bool(_FAILURE.match(former) or _NPM.match(former) or _HINT.match(line))
 
 
 class StderrLog:
@@ -74,7 +118,7 @@ class StderrLog:
         clock: seconds.
 
     Attributes:
-        last: the last line; of an exception, the line that names it.
+        last: the last line.
     """
 
     def __init__(self, logger: logging.Logger, server: str, clock: Clock) -> None:
@@ -85,7 +129,7 @@ class StderrLog:
         self._permits = float(MAX_BURST)
         self._filled_at = clock()
         self._dropped = 0
-        self.last = ""
+        self.last = LastLine()
 
     def feed(self, data: bytes) -> None:
         """Write the complete lines in ``data``, and in what came before it."""
@@ -109,8 +153,7 @@ class StderrLog:
         text = line.decode("utf-8", "replace").rstrip()
         if not text:
             return
-        if not text[0].isspace() and (_EXCEPTION.match(text) or not _EXCEPTION.match(self.last)):
-            self.last = text
+        self.last.add(text, now)
         if self._permits < 1:
             self._dropped += 1
             return
@@ -175,6 +218,10 @@ class StdioTransport:
     def end(self) -> str:
         """Why the process has ended by itself; empty: it has not, or not yet."""
         return "" if self._process is None else self._process.reason
+
+    def describe_last_line(self) -> str:
+        """Return what the process wrote last to stderr, for a message."""
+        return "" if self._process is None else self._process.describe_last_line()
 
     @property
     def is_usable(self) -> bool:
@@ -345,7 +392,7 @@ class ServerProcess(asyncio.SubprocessProtocol):
         _groups.discard(self.pid)
         self._log.close()
         if has_ended and not self.reason:
-            self.reason = _describe_end(self._transport.get_returncode(), self._log.last)
+            self.reason = _describe_end(self._transport.get_returncode()) + self.describe_last_line()
         self._transport.close()
 
     async def _wait_exit(self, timeout: float) -> bool:
@@ -353,6 +400,11 @@ class ServerProcess(asyncio.SubprocessProtocol):
             async with asyncio.timeout(timeout):
                 await self._exited.wait()
         return self._exited.is_set()
+
+    def describe_last_line(self) -> str:
+        """Return the last line of stderr, for a message; empty: there is none."""
+        last = self._log.last.text
+        return f" (its last line: {excerpt(last, 200)})" if last else ""
 
     # -- messages from the server -------------------------------------------------------------------------------
 
@@ -506,7 +558,7 @@ class ServerProcess(asyncio.SubprocessProtocol):
         await self.aclose()
 
 
-def _describe_end(status: int | None, last_line: str) -> str:
+def _describe_end(status: int | None) -> str:
     with suppress(ValueError):
         how = (
             ""
@@ -515,7 +567,7 @@ def _describe_end(status: int | None, last_line: str) -> str:
             if status < 0
             else f" with exit status {status}"
         )
-        return f"the server has ended{how}" + f" (its last line: {excerpt(last_line, 200)})" * bool(last_line)
+        return f"the server has ended{how}"
     return "the server has ended"
 
 

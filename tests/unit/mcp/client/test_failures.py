@@ -17,6 +17,7 @@ import pytest
 import dispatch
 import dispatch.mcp.sessions
 from dispatch.mcp.sessions import McpSession
+from dispatch.mcp.transports import LastLine
 from tests.helpers.mcp_servers.programs import START_S, call_until_ok, connected, http_server, stdio, until
 from tests.helpers.mcp_servers.scripted import result, scripted_stdio
 
@@ -317,6 +318,74 @@ async def test_a_server_that_ends_by_itself_is_told_about_with_what_it_wrote(
 ) -> None:
     async with connected({"bad": script(tmp_path, code)}) as dispatcher:
         assert text in dispatcher.registry.sources()[0].problem
+
+
+NPM = """npm error code E404
+npm error 404 Not Found - GET https://registry.npmjs.org/no-such-server
+npm error 404
+npm error 404 Note that you can also install from a
+npm error A complete log of this run can be found in: /root/.npm/_logs/debug-0.log
+"""
+DOCKER = """docker: Cannot connect to the Docker daemon at unix:///var/run/docker.sock.
+
+Run 'docker run --help' for more information
+"""
+UV = """error: No solution found when resolving tool dependencies
+  cause: Because no-such-server was not found in the package registry, it cannot be used.
+"""
+RUST = """thread 'main' (7) panicked at src/main.rs:2:5:
+no database
+note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
+"""
+GO = "panic: no database\n\ngoroutine 1 [running]:\nmain.main()\n\t/src/main.go:5 +0x25\nexit status 2\n"
+NODE = "node:internal/loader:1\n  throw err;\n\nError: Cannot find module '/x'\n    at a (b:1)\n\nNode.js v20.20.2\n"
+CLAP = "error: unexpected argument '--x' found\n\nUsage: server [OPTIONS]\n\nFor more information, try '--help'.\n"
+GROUP = """Starting the server
+  + Exception Group Traceback (most recent call last):
+  |   File "server.py", line 1, in <module>
+  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "server.py", line 2, in serve
+    | ValueError: no database
+    +------------------------------------
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        (NPM, "npm error 404 Not Found - GET https://registry.npmjs.org/no-such-server"),
+        (DOCKER, "docker: Cannot connect to the Docker daemon at unix:///var/run/docker.sock."),
+        (UV, "error: No solution found when resolving tool dependencies cause: Because no-such-server"),
+        (RUST, "thread 'main' (7) panicked at src/main.rs:2:5: no database"),
+        (GO, "panic: no database"),
+        (NODE, "Error: Cannot find module '/x'"),
+        (CLAP, "error: unexpected argument '--x' found"),
+        (GROUP, "ValueError: no database"),
+        ("flag provided but not defined: -x\nUsage of server:\n  -http string\n", "flag provided but not defined: -x"),
+    ],
+)
+@pytest.mark.parametrize("ends", [True, False])
+async def test_the_line_that_names_the_error_of_a_server_is_told_about_whether_it_ends_or_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, reason: str, ends: bool
+) -> None:
+    if not ends:
+        monkeypatch.setattr(dispatch.mcp.sessions, "HANDSHAKE_S", 1.0)
+    then = "sys.exit(1)" if ends else "time.sleep(60)"
+    code = f"import sys, time\nsys.stderr.write({written!r})\nsys.stderr.flush()\n{then}"
+    async with connected({"bad": script(tmp_path, code)}) as dispatcher:
+        await until(lambda: "its last line" in dispatcher.registry.sources()[0].problem)
+        assert f"(its last line: {reason}" in dispatcher.registry.sources()[0].problem
+
+
+async def test_an_error_of_long_ago_is_not_the_reason_of_an_end() -> None:
+    last = LastLine()
+    last.add("ValueError: of a call that failed", 10.0)
+    last.add("listening", 10.1)
+    assert last.text == "ValueError: of a call that failed"
+    last.add("out of memory", 60.0)
+    assert last.text == "out of memory"
 
 
 async def test_a_call_that_waits_for_a_server_until_its_limit_was_not_executed(
