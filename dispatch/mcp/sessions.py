@@ -572,11 +572,26 @@ def describe_failure(error: BaseException, origin: str = "") -> str:
     """Return the reason of a failure in one line; of a group of errors, the first one's. ``origin``: of the server."""
     error = first_error(error)
     text = " ".join(describe_invalid(error).split())
-    if origin and isinstance(error, MCPError) and error.code == TransportFailure.NOT_SENT:
-        return excerpt(f"{origin} cannot be reached ({text}). Fix: start it, or correct 'url'", 300)
+    if origin and isinstance(error, MCPError) and (described := _describe_connection(error.code, text, origin)):
+        return excerpt(described, 400)
     if isinstance(error, (SessionEndedError, MCPError, ServerStartError)):
         return excerpt(text, 300)
     return excerpt(f"{type(error).__name__}: {text}" if text else type(error).__name__, 300)
+
+
+def _describe_connection(code: int, text: str, origin: str) -> str:
+    """Return why there is no connection to a server, and what to correct; empty: there is one."""
+    if code == TransportFailure.NOT_SENT:
+        fix = "start it, or correct 'url'"
+        if "CERTIFICATE_VERIFY_FAILED" in text:
+            fix = "set SSL_CERT_FILE to the certificate of its authority, or correct its certificate or 'url'"
+        elif "[SSL" in text:
+            fix = "write http:// in 'url' if it has no TLS, or correct its TLS"
+        return f"{origin} cannot be reached ({text}). Fix: {fix}"
+    if code == TransportFailure.REPLY_LOST and text.startswith(("ReadError", "RemoteProtocolError", "WriteError")):
+        fix = "write https:// in 'url' if it has TLS, or " * origin.startswith("http:") + "correct 'url'"
+        return f"{origin} has closed the connection without an answer of HTTP ({text}). Fix: {fix}"
+    return ""
 
 
 # The sessions of one server, as instances of its service.

@@ -803,7 +803,7 @@ class HttpClient(httpx2.AsyncClient):
                 raise
             failure = TransportFailure.REPLY_LOST if is_sent else TransportFailure.NOT_SENT
             id = None if exchange is None else exchange.id
-            reply = failed_reply(id, failure, f"{type(error).__name__}: {error}")
+            reply = failed_reply(id, failure, f"{type(error).__name__}: {error}".removesuffix(": "))
             return _response(httpx2.Response(HTTPStatus.OK, request=request), reply)
         finally:
             self.in_flight -= is_request

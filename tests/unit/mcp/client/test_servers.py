@@ -12,12 +12,15 @@ import asyncio
 import contextlib
 import logging
 import re
+import socket
+import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +167,44 @@ async def test_a_server_that_cannot_be_reached_is_told_with_its_fix(
     assert problem in source.problem
     assert problem in caplog.text
     assert "secret" not in source.problem + caplog.text
+
+
+@contextmanager
+def tls_server(folder: Path) -> Iterator[int]:
+    """A port where a server with TLS listens, whose certificate no authority has signed; it answers nothing."""
+    key, certificate = str(folder / "key.pem"), str(folder / "certificate.pem")
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
+    subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    with connection, suppress(OSError):
+                        context.wrap_socket(connection, server_side=True).close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield listener.getsockname()[1]
+
+
+@CALCULATOR
+async def test_a_url_with_the_wrong_scheme_or_certificate_is_told_with_its_fix(url: str, tmp_path: Path) -> None:
+    with tls_server(tmp_path) as port:
+        servers = {
+            "self-signed": {"url": f"https://127.0.0.1:{port}/mcp"},
+            "has-tls": {"url": f"http://127.0.0.1:{port}/mcp"},
+            "has-none": {"url": url.replace("http://", "https://")},
+        }
+        async with connected(servers) as dispatcher:
+            problems = {each.id: each.problem for each in dispatcher.registry.sources()}
+    assert "Fix: set SSL_CERT_FILE to the certificate of its authority" in problems["mcp-self-signed"]
+    assert (
+        "without an answer of HTTP (ReadError). Fix: write https:// in 'url' if it has TLS" in problems["mcp-has-tls"]
+    )
+    assert "Fix: write http:// in 'url' if it has no TLS" in problems["mcp-has-none"]
 
 
 @CALCULATOR
