@@ -187,6 +187,8 @@ class _Scan:
                     fix = f"use the folder with {_EXAMPLE}"
                     if path.endswith(".json"):
                         fix += f"; the servers of MCP in a file are dispatch.McpServers({os.path.basename(path)!r})"
+                    elif path.endswith(".py"):
+                        fix += f"; the functions in a file are served by 'dispatch serve {os.path.basename(path)}'"
                     self._add(path, "not a folder", fix)
                 elif path:
                     fix = f"create it, with {_EXAMPLE}, or use another one"

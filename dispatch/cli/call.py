@@ -312,10 +312,11 @@ def read_arguments(
 
 def _parse_word(word: str, declared: Mapping[str, Argument]) -> tuple[str, Any]:
     key, separator, text = word.partition("=")
+    if word.startswith("{"):
+        raise CliError(f"'{word}' is not key=value.", f"write --arguments {_quote(word)}")
     if not separator or not key.rstrip(":"):
-        name = next(iter(declared), "topic")
-        example = f"{word}=VALUE" if word in declared else f"{name}={word}" if word and not separator else "topic=cats"
-        raise CliError(f"'{word}' is not key=value.", f"write {_quote(example)}, or give --arguments JSON")
+        fix = _quote(_find_example(word, declared))
+        raise CliError(f"'{word}' is not key=value.", f"write {fix}, or give --arguments JSON")
     if key.endswith(":"):
         key = key[:-1]
         return key, _parse_json(text, f"The value of '{key}:='", f"write JSON, for instance {key}:='[1, 2]'")
@@ -323,6 +324,14 @@ def _parse_word(word: str, declared: Mapping[str, Argument]) -> tuple[str, Any]:
     if kind not in _JSON_KINDS:
         return key, text
     return key, _parse_typed(key, text, kind)
+
+
+def _find_example(word: str, declared: Mapping[str, Argument]) -> str:
+    """Return what was probably meant by a word that has no key."""
+    name, colon, text = word.removeprefix("--").partition(":")
+    if name in declared:
+        return f"{name}={text if colon else 'VALUE'}"
+    return "topic=cats" if not word or "=" in word else f"{next(iter(declared), 'topic')}={word}"
 
 
 def _parse_typed(key: str, text: str, kind: str) -> Any:

@@ -244,7 +244,15 @@ def test_the_way_out_works() -> None:
 
 @pytest.mark.parametrize(
     ("word", "fix"),
-    [("cats", "a-string=cats"), ("two words", "'a-string=two words'"), ("=x", "topic=cats"), ("", "topic=")],
+    [
+        ("cats", "a-string=cats"),
+        ("two words", "'a-string=two words'"),
+        ("=x", "topic=cats"),
+        ("", "topic="),
+        ("a-string:cats", "write a-string=cats,"),
+        ("--a-string", "write a-string=VALUE,"),
+        ('{"a-string": "b=c"}', 'write --arguments \'{"a-string": "b=c"}\''),
+    ],
 )
 def test_a_word_without_a_key_is_told_what_was_probably_meant(word: str, fix: str) -> None:
     with pytest.raises(CliError, match="is not key=value") as told:

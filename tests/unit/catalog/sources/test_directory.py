@@ -95,6 +95,7 @@ def test_a_file_instead_of_a_folder(tmp_path: Path) -> None:
     assert problem.problem == "not a folder"
     assert "use the folder with" in problem.fix
     assert "dispatch.McpServers('tools.json')" in problem.fix
+    assert "'dispatch serve shop.py'" in only_error(put(tmp_path, "shop.py", {})).fix
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:
