@@ -9,7 +9,7 @@ from typing import Any
 from dispatch.adapters.models import list_model_tools, missing_extra
 from dispatch.calling.calls import ModelTool
 from dispatch.dispatcher import Dispatcher
-from dispatch.errors import InvalidArgumentsError
+from dispatch.errors import ErrorType, InvalidArgumentsError
 from dispatch.results import READ_RESULT
 
 try:
@@ -100,7 +100,8 @@ class _DispatchToolset(AbstractToolset[Any]):
         answer = await tool.model_tool.answer(tool_args, context=ctx)
         if not answer.is_error:
             return answer.text
-        if isinstance(answer.error, InvalidArgumentsError):
+        # No other arguments bring back a result that is no longer stored, and a second retry ends the run.
+        if isinstance(answer.error, InvalidArgumentsError) and answer.error.type != ErrorType.UNKNOWN_RESULT:
             raise ModelRetry(answer.text)
         raise ToolFailed(answer.text)
 

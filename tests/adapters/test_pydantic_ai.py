@@ -63,6 +63,18 @@ def test_bad_arguments_are_a_retry_and_other_failures_are_none() -> None:
     asyncio.run(run())
 
 
+def test_a_result_that_is_no_longer_stored_ends_no_run() -> None:
+    async def run() -> None:
+        async with lab.connect() as dispatcher:
+            gone = ("read_result", {"handle": "expired"})
+            agent = Agent(write_messages(gone, gone, gone), toolsets=[pydantic_ai.toolset(dispatcher)], retries=1)
+            result = await agent.run("go")
+            assert [each.outcome for each in read_returns(result.all_messages())] == ["failed"] * 3
+            assert result.output == "done"
+
+    asyncio.run(run())
+
+
 @dataclass
 class Deps:
     user: str
