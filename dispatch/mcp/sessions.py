@@ -572,15 +572,17 @@ def describe_failure(error: BaseException, origin: str = "") -> str:
     """Return the reason of a failure in one line; of a group of errors, the first one's. ``origin``: of the server."""
     error = first_error(error)
     text = " ".join(describe_invalid(error).split())
-    if origin and isinstance(error, MCPError) and (described := _describe_connection(error.code, text, origin)):
+    if origin and isinstance(error, MCPError) and (described := _describe_http_failure(error.code, text, origin)):
         return excerpt(described, 400)
     if isinstance(error, (SessionEndedError, MCPError, ServerStartError)):
         return excerpt(text, 300)
     return excerpt(f"{type(error).__name__}: {text}" if text else type(error).__name__, 300)
 
 
-def _describe_connection(code: int, text: str, origin: str) -> str:
-    """Return why there is no connection to a server, and what to correct; empty: there is one."""
+def _describe_http_failure(code: int, text: str, origin: str) -> str:
+    """Return why a server does not serve this client, and what to correct; empty: for another reason."""
+    if code in (TransportFailure.UNAUTHORIZED, TransportFailure.FORBIDDEN):
+        return f'{text}. Fix: write its credentials as \'headers\', such as {{"Authorization": "Bearer ${{TOKEN}}"}}'
     if code == TransportFailure.NOT_SENT:
         fix = "start it, or correct 'url'"
         if "CERTIFICATE_VERIFY_FAILED" in text:

@@ -485,7 +485,10 @@ async def test_credentials_that_are_refused(status: int, what: str) -> None:
                 assert (found.error.type, found.error.retryable) == ("unauthorized", False)
                 assert f"HTTP status {what}" in found.error.message
         async with connected({"s": {"url": server.url, "headers": headers}}) as dispatcher:
-            assert f"HTTP status {what}" in dispatcher.registry.sources()[0].problem
+            assert (
+                f"HTTP status {what}. Fix: write its credentials as 'headers'"
+                in dispatcher.registry.sources()[0].problem
+            )
 
 
 # -- sessions that the server has forgotten ------------------------------------------------------------------------------
