@@ -74,6 +74,10 @@ logger = logging.getLogger("dispatch.mcp")
 MAX_REASON_CHARS: Final = 300
 _LOSSES: Final = ("Connection closed", "SSE stream ")
 """Beginnings of the SDK's texts about the end of a connection. Servers use the same code for errors of their own."""
+_NO_SUCH_TOOL: Final = re.compile(
+    r"\b(?:unknown|no such) tool\b|\btool (?:\S+ )?(?:is |was )?(?:not found|unknown\b|does not exist)", re.IGNORECASE
+)
+"""In the text of the error -32602, which is MCP's for an unknown tool as it is for invalid arguments."""
 INPUT_REQUIRED: Final = "input-required"
 """Type of the error of a tool that asks for input, where no callback answers."""
 
@@ -166,7 +170,9 @@ def error_from_mcp_error(error: MCPError, tool: str, server: str) -> RefusedCall
         error.code == CONNECTION_CLOSED and error.message.startswith(_LOSSES)
     ):
         return error_from_loss(tool, server)
-    what = reason if error.code == TransportFailure.HTTP_STATUS else f"error {error.code} ({reason})"
+    what = (
+        reason if error.code == TransportFailure.HTTP_STATUS else f"error {error.code}" + f" ({reason})" * bool(reason)
+    )
     return FailedCallError(
         TransportError(
             ErrorType.SERVER_FAILED,
@@ -180,12 +186,12 @@ def error_from_mcp_error(error: MCPError, tool: str, server: str) -> RefusedCall
 def _refusal_of(error: MCPError, reason: str, tool: str, server: str) -> DispatchError | None:
     """Return the error of a call that was certainly not executed; None: it may have been."""
     refused = f"Tool '{tool}' was not executed: {server}"
-    if error.code == INVALID_PARAMS:
+    if error.code == INVALID_PARAMS and not _NO_SUCH_TOOL.search(error.message):
         return InvalidArgumentsError(
             ErrorType.INVALID_ARGUMENTS,
             f"Tool '{tool}' was not executed: its MCP server refused the arguments ({reason}). Correct the arguments.",
         )
-    if error.code == METHOD_NOT_FOUND:
+    if error.code in (INVALID_PARAMS, METHOD_NOT_FOUND):
         return RejectedError(
             ErrorType.UNKNOWN_TOOL,
             f"{refused} does not have it ({reason}). Use another tool, or report the failure.",

@@ -383,7 +383,8 @@ class ServerProcess(asyncio.SubprocessProtocol):
         self._finish()
         if self._stdin is not None:
             self._stdin.close()
-        if not await self._wait_exit(EXIT_S):
+        has_exited = await self._wait_exit(EXIT_S)
+        if not has_exited:
             signal_group(self.pid, signal.SIGTERM)
             if not await self._wait_exit(TERM_S):
                 signal_group(self.pid, signal.SIGKILL)
@@ -392,7 +393,8 @@ class ServerProcess(asyncio.SubprocessProtocol):
         _groups.discard(self.pid)
         self._log.close()
         if has_ended and not self.reason:
-            self.reason = _describe_end(self._transport.get_returncode()) + self.describe_last_line()
+            end = _describe_end(self._transport.get_returncode()) if has_exited else _CLOSED
+            self.reason = end + self.describe_last_line()
         self._transport.close()
 
     async def _wait_exit(self, timeout: float) -> bool:
@@ -556,6 +558,9 @@ class ServerProcess(asyncio.SubprocessProtocol):
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+_CLOSED: Final = "the server has closed its stdin or stdout, and was ended"
 
 
 def _describe_end(status: int | None) -> str:

@@ -311,6 +311,7 @@ async def test_servers_end_with_a_process_that_closes_nothing(tmp_path: Path) ->
         ("import sys; sys.exit('usage: server PATH')", "exit status 1 (its last line: usage: server PATH)"),
         ("import os; os.abort()", "the server has ended by SIGABRT"),
         ("", "the server has ended with exit status 0"),
+        ("import os, time; os.close(1); time.sleep(60)", "the server has closed its stdin or stdout, and was ended"),
     ],
 )
 async def test_a_server_that_ends_by_itself_is_told_about_with_what_it_wrote(

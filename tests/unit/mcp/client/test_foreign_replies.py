@@ -248,6 +248,22 @@ NO_RESULTS: list[tuple[Answer, str]] = [
     (Answer('{"jsonrpc":"2.0","error":{"code":-32000,"message":"it broke"}}'), "server-failed"),
     (Answer('{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"it broke"}}', 400), "invalid-arguments"),
     (event('{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"it broke"}}'), "server-failed"),
+    *(
+        (
+            Answer(
+                '{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32602,"message":"it broke"}}'.replace("it broke", text)
+            ),
+            type,
+        )
+        for text, type in {
+            "Unknown tool: work": "unknown-tool",  # of MCP's text and the SDK for Python; those of two in Go and of Rust
+            r"unknown tool \"work\"": "unknown-tool",
+            "tool 'work' not found: tool not found": "unknown-tool",
+            "tool not found": "unknown-tool",
+            "Tool work: city not found": "invalid-arguments",
+            "unknown tool_choice": "invalid-arguments",
+        }.items()
+    ),
     (Answer('{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32981,"message":"it broke"}}'), "server-failed"),
     (Answer("<html>secret-page</html>", 502, "text/html"), "server-failed"),
     (Answer('{"error":"secret-page"}', 400), "server-failed"),
