@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
@@ -64,3 +65,17 @@ async def test_a_server_that_is_out_of_reach(url: str, caplog: pytest.LogCapture
         assert result.duration < 10, "at once, not after the time for a handshake"
         assert "secret" not in caplog.text + result.error.message
         assert "Fix: " in caplog.text
+
+
+async def test_a_call_of_a_server_that_answers_nothing_was_not_executed() -> None:
+    store = ConfigStore()
+    store.write("tool", "sum", mcp_tool("sum", "adder"))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        store.write("mcp", "adder", {"url": f"http://127.0.0.1:{silent.getsockname()[1]}/mcp"})
+        async with (
+            config_service(URL + "-3", store),
+            dispatch.connect(URL + "-3", [dispatch.TrustGraphMcpTools()]) as dispatcher,
+        ):
+            result = await dispatcher.execute("sum", {"a": 1, "b": 2}, timeout=2)
+    assert result.error is not None
+    assert (result.error.type, result.attempts) == ("no-instance", 0)
