@@ -162,12 +162,16 @@ def _import_module(name: str) -> ModuleType:
         raise _import_failed(name, error) from error
 
 
+_PACKAGE = str(Path(__file__).parents[1])
+"""The folder of dispatch, whose lines are not those of a mistake in a user's module."""
+
+
 def _import_failed(name: str, error: Exception | SystemExit) -> CliError:
     if isinstance(error, SyntaxError):
         where = f" ({error.filename}, line {error.lineno})"
     else:
         frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
+        own = [each for each in frames if "importlib" not in each.filename and not each.filename.startswith(_PACKAGE)]
         where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
     if isinstance(error, SystemExit):
         return CliError(

@@ -103,6 +103,7 @@ def test_what_is_no_service_is_told_with_its_fix(target: str, problem: str, fix:
         ("import lone_sibling\n1 / 0\n", r"ZeroDivisionError: division by zero \(.*broken.py, line 2\)"),
         ("def (:\n", r"SyntaxError: .*broken.py, line 1"),
         ("import not_installed\n", r"No module named 'not_installed' \(.*broken.py, line 1\)"),
+        ("import dispatch\ndispatch.tool(readonly=True)\n", r"did you mean 'read_only'\? \(.*broken.py, line 2\)"),
     ],
 )
 def test_a_module_that_cannot_be_imported_is_told_with_file_and_line(
