@@ -7,8 +7,15 @@ Names and packages are imported on their first use. ``__init__.pyi`` has the nam
 """
 
 import importlib
+import sys
 
 # The command line begins here. So nothing is imported that takes time (typing): Ctrl-C meanwhile would show a traceback.
+
+if sys.version_info < (3, 11):  # noqa: UP036 - pip refuses an older Python, but one that runs in a checkout was not asked
+    raise ImportError(
+        f"dispatch needs Python 3.11 or newer, and {sys.executable} is {sys.version.split()[0]}: "
+        "create an environment with a newer one, such as python3.11 -m venv .venv"
+    )
 
 _PACKAGES = ("adapters", "calling", "mcp", "results", "schemas", "search", "testing", "toolkit")
 _NAMES = {

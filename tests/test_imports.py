@@ -167,3 +167,10 @@ def test_type_checkers_see_the_names_that_are_imported() -> None:
     }
     packages = {(f"dispatch.{name}", name) for name in dispatch._PACKAGES}
     assert seen == packages | {(f"dispatch.{module}", name) for name, module in dispatch._MODULES.items()}
+
+
+def test_an_older_python_is_told_which_one_is_needed() -> None:
+    """In a checkout, where pip has not refused it."""
+    code = "import sys; sys.version_info = (3, 10, 13, 'final', 0); import dispatch"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ImportError: dispatch needs Python 3.11 or newer" in found.stderr
