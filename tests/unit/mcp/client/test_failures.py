@@ -322,10 +322,10 @@ async def test_a_server_that_ends_by_itself_is_told_about_with_what_it_wrote(
 
 
 NPM = """npm error code E404
-npm error 404 Not Found - GET https://registry.npmjs.org/no-such-server
+npm error 404 Not Found - GET https://registry.example/no-such-server
 npm error 404
 npm error 404 Note that you can also install from a
-npm error A complete log of this run can be found in: /root/.npm/_logs/debug-0.log
+npm error A complete log of this run can be found in: /logs/debug-0.log
 """
 DOCKER = """docker: Cannot connect to the Docker daemon at unix:///var/run/docker.sock.
 
@@ -356,7 +356,7 @@ GROUP = """Starting the server
 @pytest.mark.parametrize(
     ("written", "reason"),
     [
-        (NPM, "npm error 404 Not Found - GET https://registry.npmjs.org/no-such-server"),
+        (NPM, "npm error 404 Not Found - GET https://registry.example/no-such-server"),
         (DOCKER, "docker: Cannot connect to the Docker daemon at unix:///var/run/docker.sock."),
         (UV, "error: No solution found when resolving tool dependencies cause: Because no-such-server"),
         (RUST, "thread 'main' (7) panicked at src/main.rs:2:5: no database"),
