@@ -334,7 +334,7 @@ class PulsarClient:
     async def answers(self, consumer: Any) -> bool | None:
         """Return whether the broker replies twice on the connection of ``consumer``: then it has received all earlier
         commands. None: it does not reply at all, while the connection is open."""
-        for _ in range(2):  # the first one lets pulsar-client's thread run its timers
+        for _question in range(2):  # the first one lets pulsar-client's thread run its timers
             result, _ = await _ask_last_message(consumer)
             if result in (pulsar.Result.OperationNotSupported, pulsar.Result.InvalidConfiguration):
                 return bool(consumer.is_connected())  # a partitioned topic has no such command
@@ -379,7 +379,7 @@ class PulsarClient:
             return False
 
         with self._opened:
-            self._opening += 1  # see replies()
+            self._opening += 1  # closing the client waits for it, for OPENINGS_END_S at most
         return await asyncio.get_running_loop().run_in_executor(_threads, self._make, ask)
 
     async def _open(self, topic: str, make: Callable[[], Any]) -> Any:

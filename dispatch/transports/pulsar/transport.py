@@ -567,8 +567,9 @@ class MessageSender:
 GATHERED_S = 0.15
 """Seconds after which an acknowledgement has been sent: pulsar-client groups them for 0.1 s; half of that as a margin."""
 LOOK_S = 0.04
-"""Seconds between two looks at a consumer whose acknowledgements are not sure. pulsar-client (3.13.0) opens it again 90 ms
-or more after its topic has moved, and tells nobody: an acknowledgement is lost then, and the new owner replies."""
+"""Seconds between two checks whether a consumer with unconfirmed acknowledgements is connected. When its topic has moved to
+another broker, pulsar-client (3.13.0) reconnects the consumer after 90 ms or more and reports nothing. Acknowledgements sent
+before are lost then, although the new broker replies."""
 
 
 def read_batch(id: Any) -> tuple[tuple[int, int], int] | None:
@@ -748,8 +749,8 @@ class DurableSubscription:
             self._asking = None
 
     def _look(self) -> bool:
-        """Return whether the consumer is connected, as far as is known; if not, the broker delivers again what was
-        acknowledged lately."""
+        """Return whether the consumer is connected, as far as is known. If not, its unconfirmed acknowledgements count as
+        lost: the broker delivers these messages again."""
         if self.raw is None or self.raw.is_connected():
             return True
         self.life += 1
@@ -757,7 +758,7 @@ class DurableSubscription:
         return False
 
     async def _watch(self, awaited: Coroutine[Any, Any, T]) -> T:
-        """Await something, and look at the consumer meanwhile."""
+        """Await a coroutine, and check the consumer's connection every :data:`LOOK_S` meanwhile."""
         task = asyncio.ensure_future(awaited)
         try:
             while not task.done():
