@@ -47,9 +47,14 @@ class Stand:
         self.catalog = write_catalog(folder / "catalogue", topic=self.topic)
         self.module = folder / "services.py"
         self.module.write_text(SERVICES)
-        self.pipe = folder / "pipe"
-        os.mkfifo(self.pipe)
+        self.folder = folder
         self.url = url
+
+    def make_pipe(self) -> Path:
+        """A pipe for one call: opening it for writing waits until that call's tool reads it."""
+        pipe = self.folder / secrets.token_hex(6)
+        os.mkfifo(pipe)
+        return pipe
 
     @contextlib.contextmanager
     def serving(self, name: str, *options: str) -> Iterator[Program]:
@@ -71,7 +76,8 @@ class Stand:
     @contextlib.contextmanager
     def blocked_call(self) -> Iterator[tuple[Program, Any]]:
         """A call whose tool runs, and waits for the pipe's end."""
-        with started(*self.options(f"topic={self.pipe}")) as caller, self.pipe.open("w") as pipe:
+        path = self.make_pipe()
+        with started(*self.options(f"topic={path}")) as caller, path.open("w") as pipe:
             yield caller, pipe
 
 
@@ -151,7 +157,8 @@ def test_a_drain_that_takes_too_long_ends_all_the_same(stand: Stand) -> None:
 def test_ctrl_c_in_a_call_that_waits_for_its_answer(stand: Stand) -> None:
     with stand.serving("Blocking"):
         for more in ((), ("--stream", "--json")):
-            with started(*stand.options(f"topic={stand.pipe}", *more)) as caller, stand.pipe.open("w"):
+            pipe = stand.make_pipe()
+            with started(*stand.options(f"topic={pipe}", *more)) as caller, pipe.open("w"):
                 caller.interrupt()
                 caller.assert_interrupted()
                 assert caller.out.text() == ""
