@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -129,7 +130,9 @@ def test_ctrl_c_leaves_no_process_and_no_file(broker: dict[str, str], tmp_path: 
     mark = uuid.uuid4().hex
     with started("bench", *LONG, "--out", str(tmp_path), **broker, **{MARK: mark}) as program:
         program.err.wait_for("starting the clients and services of clients")
-        assert len(marked(mark)) >= 2  # itself and the driver at least
+        while len(marked(mark)) < 2:  # itself and the driver at least; it says so before it starts it
+            assert program.process.poll() is None, program.err.text()
+            time.sleep(0.01)
         program.interrupt()
         assert program.wait() == 130, program.err.text()
     assert "Interrupted; nothing was written." in program.err.text()
