@@ -222,7 +222,7 @@ class Machine(RuleBasedStateMachine):
             bucket.give_back(1.0, at, self.now)
             # What the ideal one would take back is never less.
             ideal = self.ideal[user]
-            ideal._level, ideal._at = max(0.0, ideal.level(self.now) - 1.0), self.now
+            ideal._level, ideal._last_check = max(0.0, ideal.level(self.now) - 1.0), self.now
 
     @invariant()
     def bounded(self) -> None:
