@@ -38,6 +38,8 @@ MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 """Bytes of a message of a server. One that is longer ends the connection: its end cannot be found."""
 MAX_SCANNED_BYTES: Final = 1024 * 1024
 """Bytes at the begin of an unreadable message that are searched for its id: 0.1 s of the event loop at most."""
+MAX_DEPTH: Final = 190
+"""Levels of a message that are read: the parser behind the SDK's HTTP client takes 200, and the SDK writes 255."""
 MAX_LIST_DEPTH: Final = 64
 """Levels of a list of tools that are read: more than a schema may have."""
 REFUSED_TOOLS: Final = "dispatch/refused-tools"
@@ -147,6 +149,20 @@ def _decode(text: str) -> Any:
         return value
 
 
+def _is_deeper(value: dict[str, Any], levels: int) -> bool:
+    """Whether a JSON object is nested deeper than ``levels``."""
+    found: list[Any] = [value]
+    while levels and found:
+        found = [
+            each
+            for parent in found
+            for each in (parent.values() if isinstance(parent, dict) else parent)
+            if isinstance(each, (dict, list))
+        ]
+        levels -= 1
+    return bool(found)
+
+
 def _flatten(data: bytes) -> bytes:
     """Return JSON with null in place of what is nested deeper than :data:`MAX_LIST_DEPTH`."""
     parts: list[bytes] = []
@@ -204,6 +220,10 @@ def _read_value(value: Any, data: bytes, is_modern: bool) -> list[JSONRPCMessage
         "method" in given and not is_reply,  # some servers repeat the method in their replies
         False,
     )
+    if data.count(b"{") + data.count(b"[") > MAX_DEPTH and _is_deeper(given, MAX_DEPTH):
+        if not isinstance(_find_tools(given), list):
+            return [_malformed("nested too deep", outline)]
+        given = _cut(given, MAX_LIST_DEPTH)
     replaced, has_half = replace_halves(given) if _SURROGATE.search(data) is not None else (given, False)
     if has_half:
         # JavaScript's JSON.stringify writes them where a text was cut. One description must not cost the other tools.

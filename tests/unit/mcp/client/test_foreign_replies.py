@@ -46,6 +46,8 @@ pytestmark = pytest.mark.wall_clock
 SECRET = "secret-page"
 GOOD = result({"content": [{"type": "text", "text": "fine"}]})
 DEEP = "[" * 5_000 + "]" * 5_000
+LESS_DEEP = "[" * 300 + "]" * 300
+"""What Python's JSON reads, but not what the SDK does."""
 MALFORMED = {
     "half a surrogate pair": result({"content": [{"type": "text", "text": "secret-page \ud83d"}]}),
     "not UTF-8": '{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"secret-page \xff"}]}}',
@@ -60,6 +62,8 @@ MALFORMED = {
     "an id that is a float": '{"jsonrpc":"2.0","id":@ID@.0,"result":{"content":[{"type":"text","text":"secret-page"}]}}',
     "the id at the end": '{"jsonrpc":"2.0","result":{"content":[{"type":"text","text":"secret-page \\ud83d"}]},"id":@ID@}',
     "deep nesting": result({"content": [], "structuredContent": {"id": 7, "a": "DEEP"}}).replace('"DEEP"', DEEP),
+    "nesting that JSON reads": result({"content": [], "structuredContent": "DEEP"}).replace('"DEEP"', LESS_DEEP),
+    "such nesting behind text": "x " + result({"content": [], "_meta": {"a": "DEEP"}}).replace('"DEEP"', LESS_DEEP),
     "a cut line": '{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"secret-page',
     "no content": result({"value": "secret-page"}),
     "an id that no request has": GOOD.replace("@ID@", "[@ID@]"),
@@ -633,7 +637,7 @@ FAULTY: dict[str, Any] = {
     "with a number without an end": {"type": "object", "properties": {"a": {"default": float("nan")}}},
     "with a number of many digits": {"type": "object", "properties": {"a": {"maximum": 10**40}}},
     "with many levels": NESTED,
-    "with 5,000 levels": {"type": "object", "properties": {"a": {"default": "DEEP"}}},
+    "with levels beyond any reader": {"type": "object", "properties": {"a": {"default": "DEEP"}}},
 }
 """Schemas that are used without the part that has a fault."""
 REFUSED: dict[str, Any] = {
@@ -688,10 +692,13 @@ async def test_definitions_that_are_not_usable_are_refused_by_their_names(
     assert "(a tool without a name): tools[" in caplog.text
 
 
-async def test_a_fault_of_a_schema_costs_only_its_keyword(is_modern: bool, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("deep", [DEEP, LESS_DEEP], ids=["deep", "less-deep"])
+async def test_a_fault_of_a_schema_costs_only_its_keyword(
+    is_modern: bool, deep: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING)
     faulty = [tool(f"odd-{n}", inputSchema=schema, _meta=[]) for n, schema in enumerate(FAULTY.values())]
-    page = result({"tools": [tool("one"), *faulty, tool("two", outputSchema=NESTED)]}).replace('"DEEP"', DEEP)
+    page = result({"tools": [tool("one"), *faulty, tool("two", outputSchema=NESTED)]}).replace('"DEEP"', deep)
     answers = {each["name"]: GOOD_LISTS for each in faulty}
     async with connected({"s": scripted_stdio(answers, pages=[page], is_modern=is_modern)}) as dispatcher:
         assert names(dispatcher) == sorted([*answers, "one", "two"])
