@@ -993,12 +993,18 @@ async def test_calls_in_flight_outlive_a_replacement_of_the_tools() -> None:
 
 @pytest.mark.wall_clock
 async def test_all_threads_occupied_by_calls_that_have_ended() -> None:
-    release = threading.Event()
+    both_run, release = threading.Barrier(3), threading.Event()
+
+    def hang() -> bool:
+        if not release.is_set():
+            both_run.wait(10)
+        return release.wait(10)
+
     try:
-        executor = create(tool(name="hang")(lambda: release.wait(10)))
+        executor = create(hang)
         calls = [call("hang", concurrency=2) for _ in range(3)]
         tasks = [asyncio.create_task(executor.execute(each)) for each in calls]
-        await asyncio.sleep(0.05)
+        await asyncio.to_thread(both_run.wait, 10)
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
