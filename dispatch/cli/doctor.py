@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, I
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -56,9 +56,10 @@ from dispatch.transports.errors import describe_without_call
 from dispatch.transports.pulsar.handshake import endpoints
 
 if TYPE_CHECKING:
-    from dispatch.devtools.localbroker import Admin
-    from dispatch.devtools.lossprobe import Measurement, Plan, ProbeResults
+    from dispatch.devtools.localbroker import Admin, AdminError
+    from dispatch.devtools.lossprobe import Measurement, Plan
 
+T = TypeVar("T")
 _loss_option = partial(typer.Option, rich_help_panel="Loss")
 _STYLES = {"ok": "green", "failed": "red", "warning": "yellow", "skipped": "dim"}
 
@@ -510,7 +511,7 @@ class DoctorChecks:
             await transport.close()
         for pair in list_namespace_pairs(self._catalog):
             yield await self._check_round_trip(*pair)
-        services = [] if self._catalog is None else list(self._catalog.services.values())
+        services = () if self._catalog is None else self._catalog.services.values()
         for service in services:
             yield await self._check_consumers(service)
         reachable = []
@@ -572,30 +573,37 @@ class DoctorChecks:
 
     # -- tenants and namespaces ---------------------------------------------------------------------------------
 
-    async def _check_admin(self) -> CheckResult:
+    async def _ask(self, question: Callable[..., T], *values: Any) -> T | AdminError:
+        """Return the answer of the admin interface to a question, or its error."""
         from dispatch.devtools.localbroker import AdminError
 
         try:
-            await asyncio.to_thread(self._admin.clusters)
+            return await asyncio.to_thread(question, *values)
         except AdminError as error:
+            return error
+
+    async def _check_admin(self) -> CheckResult:
+        answer = await self._ask(self._admin.clusters)
+        if isinstance(answer, Exception):
             return CheckResult(
                 "admin interface",
                 "failed" if self._repair else "skipped",
-                f"{self._admin.web_url}: {error.reason}; checks use the broker protocol instead",
+                f"{self._admin.web_url}: {answer.reason}; checks use the broker protocol instead",
                 "--admin URL, with a token that has admin permission",
             )
         self._admin_answers = True
         return CheckResult("admin interface", "ok", self._admin.web_url)
 
     async def _create_missing(self) -> CheckResult:
-        from dispatch.devtools.localbroker import AdminError, create_namespaces
+        from dispatch.devtools.localbroker import create_namespaces
 
         if not self._admin_answers:
             return CheckResult("repair", "failed", "creation requires the admin interface", "--admin URL")
-        try:
-            created = await asyncio.to_thread(create_namespaces, self._admin, self._namespaces)
-        except AdminError as error:
-            return CheckResult("repair", "failed", str(error), "export DISPATCH_TOKEN=… with the token of a superuser")
+        created = await self._ask(create_namespaces, self._admin, self._namespaces)
+        if isinstance(created, Exception):
+            return CheckResult(
+                "repair", "failed", str(created), "export DISPATCH_TOKEN=… with the token of a superuser"
+            )
         return CheckResult("repair", "ok", f"created {', '.join(created)}" if created else "nothing is missing")
 
     async def _check_namespaces(self, transport: Transport) -> AsyncIterator[CheckResult]:
@@ -619,16 +627,12 @@ class DoctorChecks:
                 yield await self._check_namespace(transport, namespace)
 
     async def _check_tenant(self, tenant: str) -> CheckResult:
-        from dispatch.devtools.localbroker import AdminError
-
-        name = f"tenant {tenant}"
-        try:
-            await asyncio.to_thread(self._admin.namespaces, tenant)
-        except AdminError as error:
-            if error.status == 404:
-                return CheckResult(name, "failed", "does not exist", self._creation_command("tenants", tenant))
-            return CheckResult(name, "skipped", f"the admin interface gives no information: {error.reason}")
-        return CheckResult(name, "ok", "exists")
+        name, answer = f"tenant {tenant}", await self._ask(self._admin.namespaces, tenant)
+        if not isinstance(answer, Exception):
+            return CheckResult(name, "ok", "exists")
+        if answer.status == 404:
+            return CheckResult(name, "failed", "does not exist", self._creation_command("tenants", tenant))
+        return CheckResult(name, "skipped", f"the admin interface gives no information: {answer.reason}")
 
     async def _check_namespace(self, transport: Transport, namespace: str) -> CheckResult:
         name = f"namespace {namespace}"
@@ -683,18 +687,17 @@ class DoctorChecks:
         return CheckResult(name, "ok", f"a tool called through the broker replied in {duration * 1000:.1f} ms")
 
     async def _check_consumers(self, service: ServiceDescriptor) -> CheckResult:
-        from dispatch.devtools.localbroker import AdminError
-
         name = f"service {service.id}"
         if not self._admin_answers:
             return CheckResult(name, "skipped", "consumers are only visible through the admin interface", "--admin URL")
-        try:
-            stats = await asyncio.to_thread(self._admin.stats, service.request_queue)
-        except AdminError as error:
-            if error.status != 404:
-                return CheckResult(name, "skipped", f"the admin interface gives no consumers: {error.reason}")
+        stats = await self._ask(self._admin.stats, service.request_queue)
+        if isinstance(stats, Exception):
+            if stats.status != 404:
+                return CheckResult(name, "skipped", f"the admin interface gives no consumers: {stats.reason}")
             stats = {}
-        count = sum(len(s.get("consumers") or ()) for s in _subscriptions(stats))
+        found = stats.get("subscriptions")
+        subscriptions = found.values() if isinstance(found, dict) else ()
+        count = sum(len(each.get("consumers") or ()) for each in subscriptions if isinstance(each, dict))
         if count:
             return CheckResult(name, "ok", f"{count} consuming {service.request_queue}")
         return CheckResult(
@@ -740,11 +743,6 @@ def _namespaces_of(service: ServiceDescriptor) -> tuple[str, str]:
 
 def _namespace_of(topic: str) -> str:
     return TopicName.parse(topic).namespace_path
-
-
-def _subscriptions(stats: dict[str, Any]) -> Iterable[dict[str, Any]]:
-    found = stats.get("subscriptions")
-    return [s for s in found.values() if isinstance(s, dict)] if isinstance(found, dict) else []
 
 
 def _describe_error(error: Exception) -> str:
@@ -871,7 +869,7 @@ def measure_loss(
         DEFAULT_SIZES,
         PlanError,
         ProbeError,
-        ProbeResults,
+        give_advice,
         make_plan,
     )
 
@@ -885,23 +883,34 @@ def measure_loss(
     # Those of the first service.
     catalog = load_catalog(settings) if settings.catalog_folders else None
     requests, responses = (list_namespace_pairs(catalog) or list_namespace_pairs(None))[0]
-    results = ProbeResults(plan)
+    measurements: list[Measurement] = []
     if not json:
         print_out(f"Broker {broker}, namespaces {requests} and {responses}: {_extent(plan)}.")
     interruption: BaseException | None = None
     try:
-        run_async(_measure(results, broker, security, requests, responses))
+        run_async(_measure(measurements, plan, broker, security, requests, responses))
     except (KeyboardInterrupt, DispatchError, OSError) as failure:
         interruption = failure
     except ProbeError as failure:
         interruption = CliError(str(failure), "dispatch doctor", Exit.TRANSPORT)
+    planned = len(plan.loads)
+    is_complete = len(measurements) == planned and measurements[-1].session is not None
+    advice = give_advice(measurements, None if is_complete else planned)
     if json:
-        print_json(as_dict(results, broker, requests, responses))
-    elif results.measurements:
-        show(results)
+        print_json(
+            {
+                "broker": broker,
+                "namespaces": {"request": requests, "response": responses},
+                "complete": is_complete,
+                "measurements": [measurement.as_dict() for measurement in measurements],
+                "advice": advice,
+            }
+        )
+    elif measurements:
+        _show_losses(measurements, advice, None if is_complete else planned)
     if interruption is not None:
         raise interruption
-    if any(measurement.session is not None and measurement.session.lost for measurement in results.measurements):
+    if any(measurement.session is not None and measurement.session.lost for measurement in measurements):
         raise typer.Exit(Exit.FAILED)
 
 
@@ -912,22 +921,26 @@ def _extent(plan: Plan) -> str:
     return f"{runs} runs of {plan.seconds:.2g} s, about {max(1, round(runs * plan.seconds)):,} s"
 
 
-async def _measure(results: ProbeResults, broker: str, security: Security, requests: str, responses: str) -> None:
-    from dispatch.devtools.lossprobe import Probe, Variant, format_size
+async def _measure(
+    measurements: list[Measurement], plan: Plan, broker: str, security: Security, requests: str, responses: str
+) -> None:
+    """Make all runs; ``measurements`` gets each size and number in flight with its first run."""
+    from dispatch.devtools.lossprobe import VARIANTS, Measurement, Probe, format_size
 
-    plan = results.plan
     with _progress(2 * len(plan.loads)) as (begin, end):
         begin("connecting")
         async with Probe(broker, security, requests, responses) as probe:
             for size, in_flight in plan.loads:
+                measurement = Measurement(size, in_flight)
                 # Both variants of a load run in sequence, so that other load on the machine affects both.
-                for variant in Variant:
-                    how = "without sessions" if variant is Variant.PLAIN else "with sessions"
+                for variant, how in VARIANTS.items():
                     begin(f"{format_size(size)}, {in_flight:,} in flight, {how}")
                     run = await probe.measure(
                         variant, size=size, in_flight=in_flight, calls=plan.calls, seconds=plan.seconds
                     )
-                    results.add(size, in_flight, variant, run)
+                    setattr(measurement, variant, run)
+                    if variant == "plain":
+                        measurements.append(measurement)
                     end()
             begin("closing")
 
@@ -959,24 +972,6 @@ def _progress(total: int) -> Iterator[tuple[Report, Callable[[], None]]]:
 # -- results ------------------------------------------------------------------------------------------------
 
 
-def as_dict(results: ProbeResults, broker: str, requests: str, responses: str) -> dict[str, object]:
-    """Return plain values, for ``--json``."""
-    from dispatch.devtools.lossprobe import give_advice
-
-    measurements = results.measurements
-    return {
-        "broker": broker,
-        "namespaces": {"request": requests, "response": responses},
-        "complete": results.is_complete,
-        "measurements": [measurement.as_dict() for measurement in measurements],
-        "advice": give_advice(measurements, _planned(results)),
-    }
-
-
-def _planned(results: ProbeResults) -> int | None:
-    return None if results.is_complete else len(results.plan.loads)
-
-
 def list_losses(measurements: Sequence[Measurement]) -> Rows:
     """Return the rows of the table."""
     from dispatch.devtools.lossprobe import format_share, format_size
@@ -995,22 +990,17 @@ def list_losses(measurements: Sequence[Measurement]) -> Rows:
     return Rows(columns, has_numbers=True, colours=colours)
 
 
-def show(results: ProbeResults) -> None:
-    """Write table and advice to stdout."""
-    from dispatch.devtools.lossprobe import give_advice
-
-    measurements = results.measurements
+def _show_losses(measurements: Sequence[Measurement], advice: Sequence[str], planned: int | None) -> None:
+    """Write table and advice to stdout. ``planned``: the number of lines if some are missing."""
     print_out("")
     list_losses(measurements).print()
     print_out("")
     print_out(LEGEND)
-    if not results.is_complete:
+    if planned is not None:
         were = "was" if len(measurements) == 1 else "were"
-        print_out(
-            f"Only {len(measurements)} of {len(results.plan.loads)} lines {were} measured, the last perhaps partially."
-        )
+        print_out(f"Only {len(measurements)} of {planned} lines {were} measured, the last perhaps partially.")
     print_out("")
     width = min(console().width, WIDTH) if is_terminal(sys.stdout) else 0
-    for line in give_advice(measurements, _planned(results)):
+    for line in advice:
         text = f"- {make_printable(line)}"
         print_out(textwrap.fill(text, width, subsequent_indent="  ", break_on_hyphens=False) if width else text)

@@ -19,10 +19,9 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -160,13 +159,10 @@ def _parse_list(text: str, option: str, parse: Callable[[str], int], example: st
 # Results of a measurement.
 
 
-class Variant(StrEnum):
-    """The measured exchange."""
-
-    PLAIN = "without_sessions"
-    """pulsar-client on both sides, in its ordinary use."""
-    SESSION = "with_sessions"
-    """Dispatcher and ToolServer."""
+Variant = Literal["plain", "session"]
+"""The measured exchange: pulsar-client on both sides, in its ordinary use; Dispatcher and ToolServer."""
+VARIANTS: Final[dict[Variant, str]] = {"plain": "without sessions", "session": "with sessions"}
+"""Each in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +208,9 @@ class RunResult:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Measurement:
-    """Runs of both variants at one size and number in flight; None: not measured.
+    """Runs of both variants at one size and number in flight; None: not measured (yet).
 
     Attributes:
         size: reply size in bytes.
@@ -230,42 +226,9 @@ class Measurement:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for ``--json``."""
-        return {
-            "size": self.size,
-            "in_flight": self.in_flight,
-            str(Variant.PLAIN): None if self.plain is None else self.plain.as_dict(),
-            str(Variant.SESSION): None if self.session is None else self.session.as_dict(),
-        }
-
-
-class ProbeResults:
-    """The runs so far.
-
-    Args:
-        plan: the plan of the measurement.
-    """
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self._runs: dict[tuple[int, int, Variant], RunResult] = {}
-
-    def add(self, size: int, in_flight: int, variant: Variant, run: RunResult) -> None:
-        """Add a run."""
-        self._runs[size, in_flight, variant] = run
-
-    @property
-    def is_complete(self) -> bool:
-        """Return whether every planned run was made."""
-        return len(self._runs) == 2 * len(self.plan.loads)
-
-    @property
-    def measurements(self) -> list[Measurement]:
-        """Return the measurements with at least one run, in the plan's order."""
-        found = (
-            Measurement(size, n, self._runs.get((size, n, Variant.PLAIN)), self._runs.get((size, n, Variant.SESSION)))
-            for size, n in self.plan.loads
-        )
-        return [cell for cell in found if cell.plain is not None or cell.session is not None]
+        runs = {"without_sessions": self.plain, "with_sessions": self.session}
+        described = {name: None if run is None else run.as_dict() for name, run in runs.items()}
+        return {"size": self.size, "in_flight": self.in_flight, **described}
 
 
 def count_lost_calls(runs: Iterable[RunResult | None]) -> tuple[int, int]:
@@ -321,8 +284,6 @@ class Load:
     def __init__(
         self, call: Callable[[], Awaitable[None]], *, in_flight: int, calls: int | None, seconds: float | None
     ) -> None:
-        if calls is None and seconds is None:
-            raise ValueError("a run needs an end: calls, seconds or both")
         self._call = call
         self._in_flight = in_flight
         self._calls = calls
@@ -557,42 +518,6 @@ def _ignore_receipt(_result: Any, _message_id: Any) -> None:
     keep_thread_state()
 
 
-# Loss detection for the plain client: a call is lost once a later call has its reply. Pure.
-
-
-class LossDetector:
-    """Finds the call number below which waiting calls are lost.
-
-    The plain exchange keeps order: one producer, one topic, one consumer and one thread in each direction, and no
-    retransmission. After the reply to a later call an earlier reply cannot arrive; a grace period covers reordering in the
-    client.
-
-    Args:
-        grace: grace period in seconds.
-    """
-
-    __slots__ = ("_boundary", "_grace", "_latest", "_recorded", "_seen")
-
-    def __init__(self, grace: float) -> None:
-        self._grace = grace
-        self._latest = self._recorded = 0
-        self._boundary = 0
-        self._seen: deque[tuple[float, int]] = deque()
-
-    def record_reply(self, number: int) -> None:
-        """Record the reply to call ``number``; numbers ascend in sending order."""
-        self._latest = max(self._latest, number)
-
-    def find_lost_below(self, now: float) -> int:
-        """Return the number below which waiting calls are lost. Call it regularly, with monotonic ``now`` in seconds."""
-        if self._latest > self._recorded:
-            self._recorded = self._latest
-            self._seen.append((now, self._latest))
-        while self._seen and now - self._seen[0][0] >= self._grace:
-            self._boundary = self._seen.popleft()[1]
-        return self._boundary
-
-
 # Advice for people, derived from the measurements.
 
 
@@ -622,12 +547,11 @@ def give_advice(measurements: Sequence[Measurement], planned: int | None = None)
 def find_safe_in_flight(measurements: Sequence[Measurement], size: int) -> int | None:
     """Return the largest number in flight up to which a plain client lost nothing at ``size``; None: it always lost some."""
     safe = None
-    for measurement in sorted(
-        (c for c in measurements if c.size == size and c.plain is not None), key=lambda c: c.in_flight
-    ):
-        if measurement.plain is not None and measurement.plain.lost:
-            break
-        safe = measurement.in_flight
+    for measurement in measurements:  # of one size in ascending order
+        if measurement.size == size and measurement.plain is not None:
+            if measurement.plain.lost:
+                break
+            safe = measurement.in_flight
     return safe
 
 
@@ -770,10 +694,11 @@ def _format_ratio(ratio: float) -> str:
 # The plain client as the loss probe uses it: it detects lost calls early and counts late replies.
 
 
-GRACE_S = 0.5
-"""Seconds that a call still waits after a later one has been answered. A client's own timeout would be longer."""
 CHECK_INTERVAL_S = 0.05
 """Seconds between two checks for lost calls."""
+GRACE_CHECKS = 10
+"""Checks for which a call still waits after a later one has been answered: half a second. A client's own timeout would be
+longer."""
 SIZE = "size"
 
 
@@ -795,12 +720,19 @@ def reply_to(properties: Mapping[str, str]) -> bytes:
 
 
 class ProbeClient(PlainClient):
-    """A plain client whose calls fail with :class:`LostCallError` soon after a later call was answered."""
+    """A plain client whose calls fail with :class:`LostCallError` soon after a later call was answered.
+
+    The plain exchange keeps order: one producer, one topic, one consumer and one thread in each direction, and no
+    retransmission. After the reply to a later call an earlier reply cannot arrive; :data:`GRACE_CHECKS` covers reordering in
+    the client.
+    """
 
     def __init__(self, url: str, security: Security) -> None:
         super().__init__(url, security)
         self._expired: set[int] = set()
-        self._detector = LossDetector(GRACE_S)
+        self._latest = 0
+        """The highest number of a call that was answered."""
+        self._latest_at_checks = deque([0] * (GRACE_CHECKS + 1), GRACE_CHECKS + 1)
         self._timer: asyncio.TimerHandle | None = None
         self.late = 0
         """Replies that arrived after their calls had ended as lost or cancelled."""
@@ -826,7 +758,7 @@ class ProbeClient(PlainClient):
             raise FailedCallError("wrong-answer")
 
     def _on_reply(self, number: int, result: bytes | Exception) -> None:
-        self._detector.record_reply(number)
+        self._latest = max(self._latest, number)
         super()._on_reply(number, result)
 
     def _resolve(self, number: int, result: bytes | Exception) -> None:
@@ -837,9 +769,9 @@ class ProbeClient(PlainClient):
 
     def _check_lost(self) -> None:
         self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check_lost)
-        lost = self._detector.find_lost_below(self._loop.time())
+        self._latest_at_checks.append(self._latest)
         for number in list(self._pending):  # in the order of sending
-            if number >= lost:
+            if number >= self._latest_at_checks[0]:
                 break
             super()._resolve(number, LostCallError())
 
@@ -918,7 +850,7 @@ class Probe:
                     make_echo_catalog(*self.session_topics, policy=VISIBLE_LOSS),
                 )
             )
-            for variant in Variant:
+            for variant in VARIANTS:
                 await self._make_first_call(variant)
             self._open = opening.pop_all()
         return self
@@ -955,7 +887,7 @@ class Probe:
     async def _call(self, variant: Variant, size: int) -> None:
         assert self._plain is not None
         assert self._dispatcher is not None
-        if variant is Variant.PLAIN:
+        if variant == "plain":
             await self._plain.call_sized(size)
             return
         result = await self._dispatcher.execute("echo", {"size": size}, timeout=CALL_S)

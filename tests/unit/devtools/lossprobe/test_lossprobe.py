@@ -1,6 +1,5 @@
 """Advice, which never claims more than was measured.
 The load: so many at once, an end, and every call in exactly one count.
-Which calls a later one has overtaken.
 The plain client by itself, on a simulated pulsar-client.
 The plan of a measurement, from the options.
 The probe on a genuine broker, with its service's process.
@@ -25,16 +24,16 @@ from benchmarks.harness.broker import Endpoint
 from dispatch.devtools import lossprobe
 from dispatch.devtools.lossprobe import (
     CHECK_INTERVAL_S,
-    GRACE_S,
+    GRACE_CHECKS,
     MAX_BYTES_IN_FLIGHT,
     MAX_CALLS,
     MAX_SILENCES,
     MAX_SIZE,
     SILENCE_S,
     TOTAL_S,
+    VARIANTS,
     FailedCallError,
     Load,
-    LossDetector,
     LostCallError,
     Measurement,
     PlainService,
@@ -42,9 +41,7 @@ from dispatch.devtools.lossprobe import (
     Probe,
     ProbeClient,
     ProbeError,
-    ProbeResults,
     RunResult,
-    Variant,
     describe_load,
     find_safe_in_flight,
     format_share,
@@ -226,18 +223,6 @@ def test_each_call_is_in_exactly_one_count(ends: list[str], in_flight: int, call
     assert script.at_once == 0
 
 
-@given(st.lists(st.integers(0, 60) | st.none(), max_size=30), st.integers(0, 20))
-def test_exactly_those_are_lost_that_were_overtaken_long_enough_ago(arrivals: list[int | None], grace: int) -> None:
-    """Whatever arrives when (None: never), in whatever order: asked at each tick of a clock."""
-    detector = LossDetector(grace)
-    for now in range(90):
-        for number, at in enumerate(arrivals, 1):
-            if at == now:
-                detector.record_reply(number)
-        ago = [number for number, at in enumerate(arrivals, 1) if at is not None and at <= now - grace]
-        assert detector.find_lost_below(now) == max(ago, default=0)
-
-
 def test_without_options_it_takes_about_a_minute() -> None:
     plan = make_plan()
     assert plan.sizes == (120, 1_000, 10_000, 100_000, 1_000_000)
@@ -323,13 +308,13 @@ def probe_on(endpoint: Endpoint, responses: str = "tg/response") -> Probe:
 @pytest.mark.pulsar
 async def test_both_sides_are_measured_and_the_process_ends_with_it(pulsar_endpoint: Endpoint) -> None:
     async with probe_on(pulsar_endpoint) as probe:
-        for side in Variant:
+        for side in VARIANTS:
             run = await probe.measure(side, size=1_000, in_flight=4, calls=60, seconds=None)
             assert run.calls == 60
             assert run.errors == {}
             assert run.answered == 60 - run.lost
             assert run.rate > 0
-        timed = await probe.measure(Variant.SESSION, size=100_000, in_flight=2, calls=None, seconds=0.1)
+        timed = await probe.measure("session", size=100_000, in_flight=2, calls=None, seconds=0.1)
         assert timed.lost == 0
         assert timed.answered >= 2
         service = probe._service
@@ -346,7 +331,7 @@ async def test_a_service_that_died_is_told(pulsar_endpoint: Endpoint, monkeypatc
         probe._service.kill()
         await probe._service.wait()
         with pytest.raises(ProbeError, match=r"service ended with status -9\. None of 4 calls got a reply"):
-            await probe.measure(Variant.PLAIN, size=120, in_flight=2, calls=100, seconds=None)
+            await probe.measure("plain", size=120, in_flight=2, calls=100, seconds=None)
 
 
 REQUESTS, RESPONSES = "non-persistent://tg/request/x", "non-persistent://tg/response/x"
@@ -418,7 +403,7 @@ async def test_what_vanishes_is_lost_soon_after_a_later_call_was_answered(
         answered = clock()
         with pytest.raises(LostCallError):
             await first
-        assert GRACE_S <= clock() - answered <= GRACE_S + 3 * CHECK_INTERVAL_S
+        assert GRACE_CHECKS <= (clock() - answered) / CHECK_INTERVAL_S <= GRACE_CHECKS + 3
         assert client.late == 0
 
 
@@ -443,21 +428,6 @@ async def test_what_is_refused_is_a_failure_and_no_loss(monkeypatch: pytest.Monk
         played.refuses[topic] = lambda properties: "failed" not in properties
         with pytest.raises(FailedCallError, match="MessageTooBig"):
             await client.call_sized(120)
-
-
-def test_cells_come_in_the_plans_order_with_what_there_is() -> None:
-    findings = ProbeResults(make_plan("1k,120", "1,4"))
-    assert (findings.measurements, findings.is_complete) == ([], False)
-    findings.add(1_000, 1, Variant.PLAIN, run(10))
-    findings.add(120, 1, Variant.SESSION, run(20))
-    first, second = findings.measurements
-    assert (first.size, first.plain, first.session) == (120, None, run(20))
-    assert (second.size, second.plain, second.session) == (1_000, run(10), None)
-    for size, in_flight in findings.plan.loads:
-        for side in Variant:
-            assert not findings.is_complete
-            findings.add(size, in_flight, side, run(5))
-    assert findings.is_complete
 
 
 def test_a_run_counts_each_call_once() -> None:
