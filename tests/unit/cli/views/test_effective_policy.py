@@ -174,66 +174,66 @@ def test_calls_are_shared_only_of_what_is_read_only(declared: dict[str, bool], o
     assert row(plan, "single-flight").without_effect == ("" if on else "off: not declared read-only")
 
 
+ONCE, NOT_REPEATABLE = "'max-attempts' is 1: nothing is repeated", "neither read-only nor idempotent"
+NO_WAIT, ONLY_LEAST = "'max-wait' is 0: no call waits", "only 'least-request' has it"
+ONE_QUEUE = "the limits share one queue, with the weights of 'rate-limit'"
+TWO_RATES = {"rate-limit": {"rate": "9/s", "max-wait": 0.5}, "user-rate-limit": "1/s"}
+IMPATIENT = {"rate-limit": {"rate": "9/s", "max-wait": 0}}
+
+
 @pytest.mark.parametrize(
-    ("policy", "keys", "others"),
+    ("policy", "declared", "reasons"),
     [
         (
             {"retry": 1},
-            "retry.initial-backoff retry.max-backoff retry.retryable-errors retry.budget-ratio",
-            "retry.max-attempts",
+            {"read_only": True},
+            {
+                **dict.fromkeys(("retry.initial-backoff", "retry.max-backoff", "retry.retryable-errors"), ONCE),
+                "retry.budget-ratio": "nothing is repeated or hedged",
+                "retry.max-attempts": "",
+            },
         ),
-        ({"retry": 1, "hedging": "p95"}, "retry.initial-backoff", "retry.budget-ratio hedging"),
-        ({}, "", "bulkhead.max-concurrent-calls bulkhead.max-wait bulkhead.priorities"),
-        ({"bulkhead": {"max-wait": 0}}, "bulkhead.priorities", "bulkhead.max-concurrent-calls bulkhead.max-wait"),
-        ({}, "balancing.choice-count", "balancing.strategy"),
-        ({"balancing": "least-request"}, "", "balancing.choice-count"),
-        ({"balancing": "peak-ewma"}, "balancing.choice-count", "balancing.strategy"),
-        ({"user-rate-limit": "1/s"}, "", "user-rate-limit.weights user-rate-limit.max-wait"),
         (
-            {"rate-limit": {"rate": "9/s", "max-wait": 0.5}, "user-rate-limit": "1/s"},
-            "user-rate-limit.weights user-rate-limit.max-wait",
-            "rate-limit.weights rate-limit.max-wait user-rate-limit.rate user-rate-limit.burst",
+            {"retry": 1, "hedging": "p95"},
+            {"read_only": True},
+            {"retry.initial-backoff": ONCE, "retry.budget-ratio": "", "hedging": ""},
         ),
-        ({"rate-limit": {"rate": "9/s", "max-wait": 0}}, "rate-limit.weights", "rate-limit.max-wait rate-limit.burst"),
+        ({}, {}, {"retry.retryable-errors": f"the tool was executed and cannot be repeated: {NOT_REPEATABLE}"}),
+        ({}, {"read_only": True}, {"retry.retryable-errors": ""}),
+        ({}, {}, dict.fromkeys(("max-concurrent-calls", "max-wait", "priorities"), "")),
+        ({"bulkhead": {"max-wait": 0}}, {}, {"max-concurrent-calls": "", "max-wait": "", "priorities": NO_WAIT}),
+        ({}, {}, {"balancing.choice-count": ONLY_LEAST, "balancing.strategy": ""}),
+        ({"balancing": "least-request"}, {}, {"balancing.choice-count": ""}),
+        ({"balancing": "peak-ewma"}, {}, {"balancing.choice-count": ONLY_LEAST, "balancing.strategy": ""}),
+        ({"user-rate-limit": "1/s"}, {}, {"user-rate-limit.weights": "", "user-rate-limit.max-wait": ""}),
+        (
+            TWO_RATES,
+            {},
+            {
+                "user-rate-limit.weights": ONE_QUEUE,
+                "user-rate-limit.max-wait": "that of 'rate-limit' is shorter",
+                **dict.fromkeys(("rate-limit.weights", "rate-limit.max-wait"), ""),
+                **dict.fromkeys(("user-rate-limit.rate", "user-rate-limit.burst"), ""),
+            },
+        ),
+        (
+            IMPATIENT,
+            {},
+            {
+                "rate-limit.weights": "'rate-limit.max-wait' is 0: no call waits",
+                **dict.fromkeys(("rate-limit.max-wait", "rate-limit.burst"), ""),
+            },
+        ),
+        ({"slo": 0.99}, {}, {"slo.latency-share": "'latency' is null"}),
+        ({"slo": {"latency": 2}}, {}, {"slo.latency-share": ""}),
     ],
 )
-def test_a_setting_that_another_switches_off_says_so(policy: dict[str, Any], keys: str, others: str) -> None:
-    plan = planned(policy, read_only=True)
-    assert {key for key in keys.split() if not row(plan, key).without_effect} == set()
-    assert {key for key in others.split() if row(plan, key).without_effect} == set()
-
-
-def test_the_reasons() -> None:
-    narrow = {"max-concurrent-calls": 5, "max-wait": 0}
-    plan = planned({"bulkhead": narrow})
-    far = planned({"known-instances-only": True, "retry": 1, "single-flight": True}, kind="persistent")
-    rated = planned({"rate-limit": {"rate": "9/s", "max-wait": 0.5}, "user-rate-limit": "1/s"})
-    impatient = planned({"rate-limit": {"rate": "9/s", "max-wait": 0}})
-    not_named = "no instance is called by name: the topics are persistent"
-    reasons = [
-        (plan, "bulkhead.priorities", "'max-wait' is 0: no call waits"),
-        (plan, "balancing.choice-count", "only 'least-request' has it"),
-        (
-            plan,
-            "retry.retryable-errors",
-            "the tool was executed and cannot be repeated: neither read-only nor idempotent",
-        ),
-        (far, "retry.initial-backoff", "'max-attempts' is 1: nothing is repeated"),
-        (far, "retry.budget-ratio", "nothing is repeated or hedged"),
-        (far, "balancing.choice-count", SHARED),
-        (far, "single-flight", "off: not declared read-only"),
-        (rated, "user-rate-limit.weights", "the limits share one queue, with the weights of 'rate-limit'"),
-        (rated, "user-rate-limit.max-wait", "that of 'rate-limit' is shorter"),
-        (impatient, "rate-limit.weights", "'rate-limit.max-wait' is 0: no call waits"),
-        (far, "known-instances-only", not_named),
-    ]
-    assert [(key, row(each, key).without_effect) for each, key, _ in reasons] == [(key, why) for _, key, why in reasons]
-
-
-def test_errors_that_pass_help_only_where_the_tool_may_run_again() -> None:
-    policy = {"retry": {"retryable-errors": ["busy"]}}
-    assert row(planned(policy), "retry.retryable-errors").without_effect.endswith("neither read-only nor idempotent")
-    assert row(planned(policy, read_only=True), "retry.retryable-errors").without_effect == ""
+def test_a_setting_that_another_switches_off_says_so(
+    policy: dict[str, Any], declared: dict[str, bool], reasons: dict[str, str]
+) -> None:
+    plan = planned(policy, **declared)
+    names = {name: name if "." in name or name == "hedging" else f"bulkhead.{name}" for name in reasons}
+    assert {name: row(plan, key).without_effect for name, key in names.items()} == reasons
 
 
 def test_persistent_topics_have_nobody_to_ask_by_name() -> None:
@@ -246,7 +246,10 @@ def test_persistent_topics_have_nobody_to_ask_by_name() -> None:
         "outlier-detection.panic-threshold",
     ):
         assert row(plan, key).without_effect, key
-    assert "persistent" in row(plan, "known-instances-only").without_effect
+    assert (
+        row(plan, "known-instances-only").without_effect == "no instance is called by name: the topics are persistent"
+    )
+    assert row(plan, "balancing.choice-count").without_effect == SHARED
     assert "balancing" not in plan.guards
     assert plan.requests == (
         "one persistent topic shared by replicas: the broker distributes the requests, and gives a request to another when "
@@ -331,11 +334,6 @@ def test_what_is_promised(slo: Any, promise: str) -> None:
     plan = planned({"slo": slo})
     assert plan.promise == promise
     assert "slo" not in plan.guards, "it guards nothing"
-
-
-def test_a_share_of_slow_calls_needs_to_know_what_is_slow() -> None:
-    assert row(planned({"slo": 0.99}), "slo.latency-share").without_effect == "'latency' is null"
-    assert row(planned({"slo": {"latency": 2}}), "slo.latency-share").without_effect == ""
 
 
 def test_a_quota_is_a_guard_that_is_on() -> None:
@@ -459,47 +457,6 @@ def _without_bursts(policy: Policy) -> Policy:
         if (rate := getattr(policy, key)) is not None
     }
     return msgspec.structs.replace(policy, **changes)
-
-
-def test_each_layer_is_laid_over_the_one_before_key_by_key() -> None:
-    plan = planned(
-        {"timeout": 20, "retry": {"max-backoff": 1.0}},
-        {"timeout": 5, "retry": 2},
-        {"timeout": 40, "retry": {"initial-backoff": 0.2}},
-    )
-    assert value_and_source(plan, "timeout") == (5, TOOL)
-    assert value_and_source(plan, "retry.max-attempts") == (2, TOOL)
-    assert value_and_source(plan, "retry.max-backoff") == (1.0, SERVICE)
-    assert value_and_source(plan, "retry.initial-backoff") == (0.2, USER)
-    assert value_and_source(plan, "retry.budget-ratio") == (0.2, DEFAULT_SOURCE)
-
-
-def test_who_writes_a_default_has_said_so() -> None:
-    assert value_and_source(planned({"timeout": 30.0}), "timeout") == (30.0, SERVICE)
-
-
-def test_a_part_that_is_off_is_one_row_with_who_switched_it_off() -> None:
-    plan = planned({"breaker": None})
-    assert value_and_source(plan, "breaker") == (None, SERVICE)
-    assert not [each for each in plan.rows if each.key.startswith("breaker.")]
-    assert "breaker" not in plan.guards
-
-
-def test_what_is_switched_on_again_begins_with_the_defaults() -> None:
-    plan = planned({"breaker": None}, {"breaker": {"half-open-calls": 1}}, {"breaker": {"open-duration": 2.0}})
-    assert value_and_source(plan, "breaker.open-duration") == (5.0, DEFAULT_SOURCE)
-    assert value_and_source(plan, "breaker.half-open-calls") == (1, TOOL)
-
-
-def test_a_rate_stands_for_itself() -> None:
-    plan = planned({"rate-limit": {"rate": "10/s", "burst": 3, "max-wait": 7}}, {"rate-limit": "50/s"})
-    assert value_and_source(plan, "rate-limit.rate") == ("50/s", TOOL)
-    assert value_and_source(plan, "rate-limit.burst") == (50.0, DEFAULT_SOURCE)
-    assert value_and_source(plan, "rate-limit.max-wait") == (1, DEFAULT_SOURCE)
-    assert value_and_source(planned({"rate-limit": {"rate": "1/s", "weights": {"ann": 2}}}), "rate-limit.weights") == (
-        {"ann": 2.0},
-        SERVICE,
-    )
 
 
 def drawn(demo: Demo, width: int = 120, height: int = 40) -> str:
