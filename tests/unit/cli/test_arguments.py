@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import json
 import os
 import signal
 import socket
@@ -39,13 +38,12 @@ from typer.testing import CliRunner
 import dispatch
 from dispatch import Security, ToolServer, connect
 from dispatch.catalog import Argument, ToolDescriptor
-from dispatch.cli import main, serve
+from dispatch.cli import serve
 from dispatch.cli.app import app
 from dispatch.cli.base import (
     CliError,
     Exit,
     Settings,
-    check_policy_file,
     colorize,
     console,
     exit_code_of,
@@ -55,10 +53,7 @@ from dispatch.cli.base import (
 from dispatch.cli.call import read_arguments
 from dispatch.devtools.localbroker import (
     LocalBrokerUnavailableError,
-    choose_launcher,
-    process_identity,
 )
-from dispatch.devtools.lossprobe import Measurement, RunResult, give_advice
 from dispatch.errors import (
     CallTimeoutError,
     DispatchError,
@@ -265,11 +260,6 @@ def test_an_argument_given_twice_is_a_mistake() -> None:
         read("a-string=1", "a-string:=2")
 
 
-def test_json_after_colon_equals_must_be_json() -> None:
-    with pytest.raises(CliError, match=r"'a-string:=' is not JSON: .*line 1, column 1"):
-        read("a-string:=cats")
-
-
 def test_a_document_from_the_option_a_file_or_stdin_and_words_over_it(tmp_path: Path) -> None:
     file = tmp_path / "arguments.json"
     file.write_text('{"a-string": "grüße", "a-integer": 1}', encoding="utf-8")
@@ -360,11 +350,6 @@ def test_an_input_schema_declares_arguments_and_their_types() -> None:
     read_arguments(tool, ["topc=1"], None, warnings.append)
     assert "did you mean 'topic'?" in warnings[0]
     assert warnings[1] == "'work' requires topic, which is missing."
-
-
-def test_an_input_schema_without_properties_says_nothing_about_arguments() -> None:
-    tool = ToolDescriptor("work", "Works.", "service", input_schema={"type": "object"})
-    assert read("anything=1", tool=tool) == {"anything": "1"}
 
 
 @given(st.text())
@@ -472,23 +457,6 @@ def test_what_a_terminal_would_act_on_is_shown_instead() -> None:
     assert make_printable("a\x1b[2Jb\n\tc\u202e") == "a\\x1b[2Jb\n\tc\\u202e"
     assert make_printable("grüße 猫") == "grüße 猫"
     assert make_printable("abcdef", limit=4) == "abc…"
-
-
-def told(content: str | bytes) -> list[str]:
-    Path("p.json").write_bytes(content.encode() if isinstance(content, str) else content)
-    policy, problems = check_policy_file("p.json")
-    assert policy is None
-    assert all(problem.file == "p.json" for problem in problems)
-    return [f"{problem.key}: {problem.problem}; {problem.fix}" for problem in problems]
-
-
-def test_a_file_that_is_not_there_or_is_none() -> None:
-    for name, problem in (("nowhere.json", "cannot be read: No such file"), (".", "not a regular file")):
-        policy, (mistake,) = check_policy_file(name)
-        assert policy is None
-        assert mistake.problem.startswith(problem)
-    os.mkfifo("pipe")
-    assert check_policy_file("pipe")[1][0].problem == "not a regular file"
 
 
 def test_a_call_has_the_users_policy(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -697,14 +665,6 @@ async def test_a_service_without_requests_says_so_once(capsys: Captured, calls: 
     )
 
 
-def test_a_part_of_a_measurement_allows_no_conclusion() -> None:
-    well = RunResult(100, 0, 1.0)
-    cells = [Measurement(120, 1, well, well), Measurement(120, 16, well, None)]
-    first = give_advice(cells, planned=40)[0]
-    assert first.startswith("This allows no conclusion: 2 of 40 lines were measured")
-    assert give_advice(cells)[0].startswith("Nothing was lost:")
-
-
 @pytest.mark.parametrize("module", ["typing", "dispatch.calls", "dispatch.cli.app", "typer"])
 def test_ctrl_c_while_the_command_line_is_imported(module: str) -> None:
     program = INTERRUPTED.format(module=module, program="/usr/bin/dispatch")
@@ -725,43 +685,6 @@ def test_flags_have_no_type_in_the_help(run: RunCommand, command: str) -> None:
     out = run(*command.split(), "--help").out
     assert "--help" in out
     assert "<bool>" not in out
-
-
-# -- dispatch broker start ------------------------------------------------------------------------------------------
-@pytest.fixture
-def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The address of a broker that ``dispatch broker start`` remembers as running (this process stands in for it)."""
-    monkeypatch.setenv("DISPATCH_CACHE", str(tmp_path))
-    state = {
-        "kind": "process",
-        "service_url": "pulsar://127.0.0.1:6650",
-        "web_url": "http://127.0.0.1:8080",
-        "pid": os.getpid(),
-        "identity": process_identity(os.getpid()),
-    }
-    (tmp_path / "broker").mkdir()
-    (tmp_path / "broker" / "state.json").write_text(json.dumps(state))
-    return "pulsar://127.0.0.1:6650"
-
-
-@pytest.mark.usefixtures("own_logging")
-@pytest.mark.parametrize(("option", "port"), [("--port", "7000"), ("--web-port", "7001")])
-def test_start_on_another_port_than_the_running_broker_is_an_error(
-    running: str, capsys: pytest.CaptureFixture[str], option: str, port: str
-) -> None:
-    assert main(["broker", "start", option, port]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert running in said.err
-    assert f"{option} {port}" in said.err
-    assert "dispatch broker stop" in said.err
-
-
-def test_advice_of_a_machine_without_java_names_what_the_command_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setattr("shutil.which", lambda _: None)
-    with pytest.raises(LocalBrokerUnavailableError, match="DISPATCH_BROKER=pulsar://"):
-        choose_launcher()
 
 
 # -- the wrong port -------------------------------------------------------------------------------------------------

@@ -872,6 +872,7 @@ def test_with_nothing_at_all_the_error_says_what_to_install(machine: Machine) ->
         "Docker is not",
         "apt-get install openjdk-17-jre-headless maven",
         "PULSAR_URL",
+        "DISPATCH_BROKER=pulsar://",
     ):
         assert part in text
     assert len(caught.value.problems) == 3
