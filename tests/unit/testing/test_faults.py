@@ -68,7 +68,9 @@ class Seen:
 
     @property
     def numbers(self) -> list[int]:
-        return [int(message.properties()["n"]) for message in self.messages]
+        """Of the messages; of the packets, which have no properties, -1 for an unreadable one."""
+        texts = [message.properties().get("n") or message.data().decode("latin-1") for message in self.messages]
+        return [int(text) if text.isdigit() else -1 for text in texts]
 
     def story(self) -> list[tuple[Any, ...]]:
         """What can be compared between two runs."""
@@ -83,8 +85,8 @@ class Seen:
 
 @contextlib.asynccontextmanager
 async def ends(
-    *faults: Faults, direction: str = "out", topic: str = TOPIC, mode: Mode = Mode.FANOUT
-) -> AsyncIterator[tuple[FaultyTransport, Callable[[int], None], Seen]]:
+    *faults: Faults, direction: str = "out", topic: str = TOPIC, mode: Mode = Mode.FANOUT, sends_packets: bool = False
+) -> AsyncIterator[tuple[FaultyTransport, Callable[[int], object], Seen]]:
     """A publisher and a subscriber on one broker; the connection of one of them has the faults."""
     url = f"memory://faults-{next(names)}"
     faulty, plain = FaultyTransport(MemoryTransport(url), *faults), MemoryTransport(url)
@@ -96,18 +98,22 @@ async def ends(
         await receiving.subscribe(topic, seen, mode=mode, name="test")
         publisher: Publisher = await sending.publisher(topic)
 
-        def publish(number: int) -> None:
+        def publish(number: int) -> bool | None:
+            if sends_packets:
+                return publisher.send_packet(str(number).encode())
             payload = json.dumps({"error": None, "response": f"text {number}", "end_of_stream": True}).encode()
             properties = {"n": str(number), Property.ID: f"{number:x}-0"}
             try:
                 publisher.publish(payload, properties, flow="test", on_failure=seen.failures.append)
             except TransportError as error:
                 seen.failures.append(error)
+            return None
 
         yield faulty, publish, seen
     finally:
         await faulty.close()
         await plain.close()
+    assert not publisher.send_packet(b"1"), "closed"
 
 
 REQUESTS = "non-persistent://tg/request/joke"
@@ -232,120 +238,44 @@ def test_an_injector_cannot_be_combined_with_faults() -> None:
         FaultInjector.of([Faults(), injector])
 
 
-TOPIC_FAULTY_PACKETS = "non-persistent://tg/request/packets"
 names = itertools.count()
-
-
-@contextlib.asynccontextmanager
-async def ends_faulty_packets(
-    *faults: Faults, direction: str = "out"
-) -> AsyncIterator[tuple[FaultyTransport, Callable[[int], bool], list[int]]]:
-    """A sender of numbered packets and a receiver; the connection of one of them has the faults. An unreadable packet is
-    received as -1."""
-    url = f"memory://packets-{next(names)}"
-    faulty, plain = FaultyTransport(MemoryTransport(url), *faults), MemoryTransport(url)
-    sending, receiving = (faulty, plain) if direction == "out" else (plain, faulty)
-    received: list[int] = []
-
-    def on_packet(message: Message) -> None:
-        data = message.data()
-        received.append(int(data) if data.isdigit() else -1)
-
-    await faulty.start()
-    await plain.start()
-    try:
-        await receiving.subscribe(TOPIC_FAULTY_PACKETS, on_packet, mode=Mode.FANOUT, name="test")
-        publisher = await sending.publisher(TOPIC_FAULTY_PACKETS)
-        yield faulty, lambda number: publisher.send_packet(str(number).encode()), received
-    finally:
-        await faulty.close()
-        await plain.close()
-    assert not publisher.send_packet(b"1"), "closed"
-
-
-@pytest.mark.parametrize("direction", ["out", "in"])
-async def test_dropped_packets_are_lost_and_no_others(direction: str) -> None:
-    async with ends_faulty_packets(Faults(drop=0.3), direction=direction) as (faulty, send, received):
-        assert all(send(number) for number in range(500))
-        await advance(60)
-        assert len(received) == 500 - faulty.count[f"{direction} drop"]
-        assert 100 < faulty.count[f"{direction} drop"] < 200
-
-
-@pytest.mark.parametrize("direction", ["out", "in"])
-async def test_duplicated_packets_arrive_once_more_within_the_delay(direction: str) -> None:
-    async with ends_faulty_packets(Faults(duplicate=1, max_delay=2), direction=direction) as (_, send, received):
-        for number in range(50):
-            send(number)
-        await idle()
-        assert received == list(range(50))
-        await advance(2)
-        assert sorted(received[50:]) == list(range(50))
-
-
-@pytest.mark.parametrize("direction", ["out", "in"])
-async def test_a_reordered_packet_arrives_after_the_next(direction: str) -> None:
-    async with ends_faulty_packets(Faults(reorder=1, max_delay=2), direction=direction) as (faulty, send, received):
-        send(1)
-        await idle()
-        assert received == []
-        faulty.heal()
-        send(2)
-        await advance(2)
-        assert received == [2, 1]
-
-
-@pytest.mark.parametrize("direction", ["out", "in"])
-async def test_delayed_packets_arrive_within_the_delay_out_of_order(direction: str) -> None:
-    async with ends_faulty_packets(Faults(delay=1, max_delay=2), direction=direction) as (_, send, received):
-        for number in range(50):
-            send(number)
-        await advance(2)
-        assert sorted(received) == list(range(50)) != received
+both = pytest.mark.parametrize("sends_packets", [False, True], ids=["messages", "packets"])
 
 
 async def test_malformed_packets_arrive_unreadable() -> None:
-    async with ends_faulty_packets(Faults(malformed=1)) as (_, send, received):
+    async with ends(Faults(malformed=1), sends_packets=True) as (_, send, seen):
         assert all(send(number) for number in range(100, 150))
         await idle()
-        assert len(received) == 50
-        assert received.count(-1) > 20
+        assert len(seen.numbers) == 50
+        assert seen.numbers.count(-1) > 20
 
 
 async def test_error_sends_nothing_and_late_error_sends_half() -> None:
-    async with ends_faulty_packets(Faults(error=1)) as (faulty, send, received):
+    async with ends(Faults(error=1), sends_packets=True) as (faulty, send, seen):
         assert not send(1)
         faulty.injector.inject(Faults(late_error=1))
         assert all(send(number) for number in range(200))
         await idle()
-        assert 50 < len(received) < 150
+        assert 50 < len(seen.numbers) < 150
 
 
 async def test_an_interrupted_connection_sends_no_packet() -> None:
-    async with ends_faulty_packets(Faults(disconnect=1, reconnect_after=5)) as (faulty, send, received):
+    async with ends(Faults(disconnect=1, reconnect_after=5), sends_packets=True) as (faulty, send, seen):
         send(1)
         assert not send(2)
         await advance(4.9)
         assert not send(3)
         assert faulty.count["out disconnected"] == 2
-        assert received == []
+        assert seen.numbers == []
 
 
 @pytest.mark.parametrize("kind", sorted(NOT_OF_PACKETS))
 async def test_faults_of_ids_and_replies_do_not_apply(kind: str) -> None:
-    async with ends_faulty_packets(Faults(**{kind: 1.0})) as (faulty, send, received):  # type: ignore[arg-type]
+    async with ends(Faults(**{kind: 1.0}), sends_packets=True) as (faulty, send, seen):  # type: ignore[arg-type]
         assert send(1)
         await idle()
-        assert received == [1]
+        assert seen.numbers == [1]
         assert not faulty.count
-
-
-async def test_latency_keeps_the_order_of_packets() -> None:
-    async with ends_faulty_packets(Faults(latency=(0.0, 0.5))) as (_, send, received):
-        for number in range(50):
-            send(number)
-        await advance(1)
-        assert received == list(range(50))
 
 
 async def story(kind: str, direction: str, seed: int) -> tuple[list[tuple[Any, ...]], Counter[str]]:
@@ -382,9 +312,10 @@ async def test_without_faults_messages_are_unchanged() -> None:
             assert not faulty.count
 
 
+@both
 @pytest.mark.parametrize("direction", ["out", "in"])
-async def test_dropped_messages_are_lost_and_no_others(direction: str) -> None:
-    async with ends(Faults(drop=0.3), direction=direction) as (faulty, publish, seen):
+async def test_dropped_messages_are_lost_and_no_others(direction: str, sends_packets: bool) -> None:
+    async with ends(Faults(drop=0.3), direction=direction, sends_packets=sends_packets) as (faulty, publish, seen):
         for number in range(500):
             publish(number)
         await advance(60)
@@ -393,9 +324,14 @@ async def test_dropped_messages_are_lost_and_no_others(direction: str) -> None:
         assert not seen.failures
 
 
+@both
 @pytest.mark.parametrize("direction", ["out", "in"])
-async def test_duplicates_arrive_once_more_within_the_delay(direction: str) -> None:
-    async with ends(Faults(duplicate=1, max_delay=2), direction=direction) as (_, publish, seen):
+async def test_duplicates_arrive_once_more_within_the_delay(direction: str, sends_packets: bool) -> None:
+    async with ends(Faults(duplicate=1, max_delay=2), direction=direction, sends_packets=sends_packets) as (
+        _,
+        publish,
+        seen,
+    ):
         for number in range(50):
             publish(number)
         await idle()
@@ -404,9 +340,14 @@ async def test_duplicates_arrive_once_more_within_the_delay(direction: str) -> N
         assert Counter(seen.numbers) == dict.fromkeys(range(50), 2)
 
 
+@both
 @pytest.mark.parametrize("direction", ["out", "in"])
-async def test_a_reordered_last_message_arrives_after_the_delay(direction: str) -> None:
-    async with ends(Faults(reorder=1, max_delay=9), direction=direction) as (_, publish, seen):
+async def test_a_reordered_last_message_arrives_after_the_delay(direction: str, sends_packets: bool) -> None:
+    async with ends(Faults(reorder=1, max_delay=9), direction=direction, sends_packets=sends_packets) as (
+        _,
+        publish,
+        seen,
+    ):
         publish(1)
         await idle()
         assert not seen.messages
@@ -414,22 +355,28 @@ async def test_a_reordered_last_message_arrives_after_the_delay(direction: str) 
         assert seen.numbers == [1]
 
 
+@both
 @pytest.mark.parametrize("direction", ["out", "in"])
 @pytest.mark.parametrize("faults", [Faults(reorder=0.4, max_delay=4), Faults(delay=0.5, max_delay=4)])
 async def test_reordered_and_delayed_messages_arrive_within_the_delay_out_of_order(
-    faults: Faults, direction: str
+    faults: Faults, direction: str, sends_packets: bool
 ) -> None:
-    async with ends(faults, direction=direction) as (_, publish, seen):
+    async with ends(faults, direction=direction, sends_packets=sends_packets) as (_, publish, seen):
         for number in range(100):
             publish(number)
         await advance(4)
         assert sorted(seen.numbers) == list(range(100)) != seen.numbers
 
 
+@both
 @pytest.mark.parametrize("direction", ["out", "in"])
-async def test_latency_keeps_the_order(direction: str) -> None:
+async def test_latency_keeps_the_order(direction: str, sends_packets: bool) -> None:
     loop = asyncio.get_running_loop()
-    async with ends(Faults(latency=(0.5, 1.5)), direction=direction) as (faulty, publish, seen):
+    async with ends(Faults(latency=(0.5, 1.5)), direction=direction, sends_packets=sends_packets) as (
+        faulty,
+        publish,
+        seen,
+    ):
         began = loop.time()
         for number in range(100):
             publish(number)
