@@ -150,7 +150,9 @@ def check(
                 print_out(source.summary(source.problems))
         for problem in problems:
             _show(problem)
-        print_out(sources[0].summary(everything) if len(sources) == 1 else _format_total(catalog, everything))
+        counts = None if catalog is None else (len(catalog.services), len(catalog.tools))
+        only = sources[0] if len(sources) == 1 else None
+        print_out(only.summary(everything) if only else format_numbers("all sources", everything, counts))
         if relay_config is not None:
             _show_relay(relay_config, relayed)
         if plans:
@@ -214,7 +216,9 @@ def _put_json(
     *,
     failed: bool,
 ) -> None:
-    relay = {} if relayed is None else {"relay": [_relay_as_dict(each) for each in relayed]}
+    relay = (
+        {} if relayed is None else {"relay": [{**asdict(each), "tools": [*each.tools.values()]} for each in relayed]}
+    )
     print_json(
         {
             "sources": [source.as_dict() for source in sources],
@@ -230,10 +234,6 @@ def _put_json(
             **relay,
         }
     )
-
-
-def _relay_as_dict(service: RelayedService) -> dict[str, Any]:
-    return {**asdict(service), "tools": list(service.tools.values())}
 
 
 def _show_relay(config: RelayConfig, services: Sequence[RelayedService]) -> None:
@@ -262,17 +262,12 @@ def _show(problem: Problem) -> None:
     print_out(f"  fix: {make_printable(problem.fix)}")
 
 
-def _format_total(catalog: Catalog | None, problems: list[Problem]) -> str:
-    counts = None if catalog is None else (len(catalog.services), len(catalog.tools))
-    return format_numbers("all sources", problems, counts)
-
-
 def _show_plans(plans: list[ToolPlan], *, full: bool) -> None:
     for each in plans:
         print_out("")
         print_out(format_details(each) if full else format_summary(each))
     print_out("")
-    print_out(UNITS if full else format_defaults())
+    print_out(UNITS if full else DEFAULTS)
 
 
 # The problems of one source, for ``dispatch check``.
@@ -417,26 +412,17 @@ def _verb(of: dict[str, tuple[str, ...]] | list[str], one: str, several: str) ->
 USER, SERVICE, TOOL = "user", "service", "tool"
 """Sources of a value that is no default; each one overrides the one before it."""
 
-GUARDS: Mapping[str, tuple[str, ...]] = {
+_GROUPS: Mapping[str, tuple[str, ...]] = {
     "deadline": ("timeout", "attempt_timeout", "stream_timeout", "stream_idle_timeout"),
     "sizes": ("max_request_bytes", "max_response_bytes"),
     "models": ("check_arguments", "max_result_chars"),
     "delivery": ("known_instances_only",),
-    "retry": ("retry",),
-    "hedging": ("hedging",),
-    "breaker": ("breaker",),
-    "bulkhead": ("bulkhead",),
-    "rate-limit": ("rate_limit",),
-    "user-rate-limit": ("user_rate_limit",),
-    "shared-user-rate-limit": ("shared_user_rate_limit",),
-    "quota": ("quota",),
-    "balancing": ("balancing",),
-    "outlier-detection": ("outlier_detection",),
-    "single-flight": ("single_flight",),
-    "slo": ("slo",),
 }
-"""Every field of a policy, by its guard."""
-_GUARD_OF = {field: guard for guard, fields in GUARDS.items() for field in fields}
+"""Fields of a policy that are shown together; each of the others is a guard of its own."""
+_GUARD_OF = {field: field.replace("_", "-") for field in Policy.__struct_fields__} | {
+    field: guard for guard, fields in _GROUPS.items() for field in fields
+}
+GUARDS = tuple(dict.fromkeys([*_GROUPS, *_GUARD_OF.values()]))
 
 _RATES = ("rate-limit", "user-rate-limit", "shared-user-rate-limit")
 _BROKER_SPREADS = "the broker distributes the requests"
@@ -656,6 +642,11 @@ def _requests(target: ResolvedTool) -> str:
 
 
 UNITS = "Times are in seconds, sizes in bytes, shares from 0 to 1."
+DEFAULTS = (
+    "All else is default: timeout 30 s, 3 attempts, breaker, bulkhead 64, balancing round-robin; off: rate-limit, "
+    f"user-rate-limit, shared-user-rate-limit, quota, hedging, slo, single-flight. {UNITS}\n"
+    "Every value and its source: --tool NAME, or --plan full."
+)
 
 
 def format_value(value: Any) -> str:
@@ -698,25 +689,6 @@ def format_details(plan: ToolPlan) -> str:
         rows.append((f"  {shown}", key, value, row.source, note))
     lines.append(make_printable(align_columns(rows)))
     return "\n".join(lines)
-
-
-def format_defaults() -> str:
-    """Format the defaults."""
-    policy = DEFAULT_POLICY
-    on = [f"timeout {policy.timeout:g} s"]
-    if policy.retry is not None:
-        on.append(f"{policy.retry.max_attempts} attempts")
-    if policy.breaker is not None:
-        on.append("breaker")
-    if policy.bulkhead is not None:
-        on.append(f"bulkhead {policy.bulkhead.max_concurrent_calls}")
-    on.append(f"balancing {policy.balancing.strategy}")
-    optional = (*_RATES, "quota", "hedging", "slo", "single-flight")
-    off = [guard for guard in optional if not getattr(policy, guard.replace("-", "_"))]
-    return (
-        f"All else is default: {', '.join(on)}; off: {', '.join(off)}. {UNITS}\n"
-        "Every value and its source: --tool NAME, or --plan full."
-    )
 
 
 def as_dict(plan: ToolPlan) -> dict[str, Any]:
