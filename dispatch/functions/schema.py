@@ -378,7 +378,6 @@ class Arguments:
         if self._definitions.schemas:
             self.schema["$defs"] = self._definitions.schemas
         self._names = [name for name in properties if name not in {each.name for each in self._by_position}]
-        self._known = frozenset(properties)
         self._required = frozenset(required)
         self._unchanged = {
             each.name: each.annotation
@@ -386,7 +385,7 @@ class Arguments:
             if each.annotation in _UNCHANGED_TYPES and not each.by_position
         }
         """Types of the parameters that are passed as they are. perf: msgspec takes a microsecond to return them."""
-        self._struct = msgspec.defstruct("Arguments", fields, kw_only=True, gc=False)
+        self._struct = msgspec.defstruct("Arguments", fields, kw_only=True, gc=False, forbid_unknown_fields=True)
 
     def _read(self, parameter: Parameter, report: Report) -> tuple[Any, dict[str, Any]]:
         """Return the type and the schema of a parameter."""
@@ -442,10 +441,6 @@ class Arguments:
         else:
             if self._required.issubset(arguments):
                 return [], dict(arguments)
-        if not self._known.issuperset(arguments):
-            raise self._refuse(tool, arguments, "its arguments have an unknown name")
-        if not self._required.issubset(arguments):
-            raise self._refuse(tool, arguments, "an argument is missing")
         try:
             values = msgspec.convert(arguments, self._struct, str_keys=True, dec_hook=decode_custom)
         except msgspec.ValidationError:

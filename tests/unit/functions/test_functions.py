@@ -21,7 +21,6 @@ import datetime
 import enum
 import functools
 import gc
-import math
 import sys
 import threading
 import typing
@@ -41,7 +40,7 @@ import dispatch
 from dispatch.calls.local import CallContext, LocalCall, RefusedCallError
 from dispatch.catalog import CatalogError
 from dispatch.documents import Report
-from dispatch.errors import InvalidArgumentsError, RejectedError, ThrottledError, ToolError
+from dispatch.errors import InvalidArgumentsError, ThrottledError
 from dispatch.functions.schema import (
     NO_DECLARATION,
     REQUIRED,
@@ -62,7 +61,6 @@ from dispatch.functions.schema import (
     unwrap,
 )
 from dispatch.functions.sources import FunctionExecutor, FunctionTool, Providers
-from dispatch.messaging.wire import write_result
 
 
 @dispatch.tool(read_only=True)
@@ -79,18 +77,23 @@ class Database:
         self.name = name
 
 
+class Vault: ...
+
+
 class Colour(enum.Enum):
     RED = "red"
+    BLUE = "blue"
 
 
 @dataclasses.dataclass
 class Point:
     x: int
-    when: datetime.date | None = None
+    tags: list[str] = dataclasses.field(default_factory=list)
 
 
 class Order(pydantic.BaseModel):
     id: int
+    parts: list[Order] = []
 
 
 def connect(*functions: Any, **options: Any) -> dispatch.Dispatcher:
@@ -129,38 +132,6 @@ async def test_every_kind_of_function() -> None:
         assert await dispatcher.call("count", {"to": 1}) == '{"n": 0}end'
         assert await dispatcher.call("later") == "found later"
         assert await dispatcher.call("chunks") == '{"n": 0}end'
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ("ein Text ☕", "ein Text ☕"),
-        (None, "null"),
-        ([1, 2.5, True], "[1, 2.5, true]"),
-        ({"größe": 1}, '{"größe": 1}'),
-        ({1: "a"}, '{"1": "a"}'),
-        (Point(1, datetime.date(2026, 1, 2)), '{"x": 1, "when": "2026-01-02"}'),
-        ([Colour.RED, {"a"}, (1,)], '["red", ["a"], [1]]'),
-        (Order(id=1), '{"id": 1}'),
-        ([Order(id=1)], '[{"id": 1}]'),
-    ],
-)
-async def test_results(value: Any, text: str) -> None:
-    async def give() -> Any:
-        return value
-
-    async with connect(give) as dispatcher:
-        assert await dispatcher.call("give") == text
-
-
-async def test_a_result_that_json_cannot_express() -> None:
-    async def give() -> Any:
-        return object()
-
-    async with connect(give) as dispatcher:
-        with pytest.raises(dispatch.ToolError, match="JSON cannot express an object") as caught:
-            await dispatcher.call("give")
-        assert caught.value.type == "invalid-result"
 
 
 async def test_arguments_have_the_types_of_the_signature() -> None:
@@ -350,13 +321,14 @@ async def test_a_descriptor_may_give_a_function_another_name() -> None:
         tool = {"type": "tool-service", "description": "Adds.", "service": "functions"}
         await dispatcher.registry.put("tool", {**tool, "name": "sum", "tool": "add"})
         assert await dispatcher.call("sum", {"a": 1, "b": 1}) == "2"
-        await dispatcher.registry.put("tool", {**tool, "name": "other", "tool": "subtract"})
-        result = await dispatcher.execute("other")
-        assert isinstance(result.error, dispatch.RejectedError)
-        assert result.error.message == (
-            "Tool 'other' was not executed: its source has no function 'subtract'. Use another tool, or correct 'tool' "
-            "in its descriptor."
-        )
+        for key, shown in (("subtract", "subtract"), (None, "None"), (3, "3"), (["add"], "['add']")):
+            await dispatcher.registry.put("tool", {**tool, "name": "other", "tool": key})
+            result = await dispatcher.execute("other")
+            assert isinstance(result.error, dispatch.RejectedError)
+            assert result.error.message == (
+                f"Tool 'other' was not executed: its source has no function '{shown}'. Use another tool, or correct 'tool' "
+                "in its descriptor."
+            )
 
 
 async def test_context_variables_reach_threads() -> None:
@@ -411,12 +383,6 @@ async def test_an_unchanged_function_is_the_same_item() -> None:
     assert all(one is other for one, other in zip(first, second, strict=True))
 
 
-@dataclasses.dataclass
-class PointArguments:
-    x: int
-    tags: list[str] = dataclasses.field(default_factory=list)
-
-
 def arguments_of(function: Any) -> Arguments:
     report = Report("test")
     arguments = Arguments(read_parameters(function, report), {}, report)
@@ -424,24 +390,16 @@ def arguments_of(function: Any) -> Arguments:
     return arguments
 
 
-def paint(point: PointArguments, colour: Colour = Colour.RED, size: float = 1, name: str | None = None) -> None: ...
+def paint(point: Point, colour: Colour = Colour.RED, size: float = 1, name: str | None = None) -> None: ...
 
 
 PAINT = arguments_of(paint)
 
 
-def test_values_have_the_types_of_the_signature() -> None:
-    values = {"point": {"x": 1, "tags": ["a"]}, "colour": "red", "size": 2}
-    assert PAINT.convert("paint", values) == (
-        [],
-        {"point": PointArguments(1, ["a"]), "colour": Colour.RED, "size": 2.0},
-    )
-    assert PAINT.schema["properties"]["colour"] == {"$ref": "#/$defs/Colour", "default": "red"}
-
-
 def test_an_argument_that_is_not_given_is_not_passed() -> None:
-    assert PAINT.convert("paint", {"point": {"x": 1}}) == ([], {"point": PointArguments(1)})
-    assert PAINT.convert("paint", {"point": {"x": 1}, "name": None}) == ([], {"point": PointArguments(1), "name": None})
+    assert PAINT.schema["properties"]["colour"] == {"$ref": "#/$defs/Colour", "default": "red"}
+    assert PAINT.convert("paint", {"point": {"x": 1}}) == ([], {"point": Point(1)})
+    assert PAINT.convert("paint", {"point": {"x": 1}, "name": None}) == ([], {"point": Point(1), "name": None})
 
 
 def test_positional_parameters() -> None:
@@ -465,8 +423,8 @@ def test_positional_parameters() -> None:
             "its arguments have a mistake (/point/tags/1 must be a string, not an integer)",
         ),
         (
-            {"point": {"x": 1}, "colour": "blue"},
-            'its arguments have a mistake (/colour must be the only allowed value: "red")',
+            {"point": {"x": 1}, "colour": "green"},
+            'its arguments have a mistake (/colour must be one of the allowed values: "blue", "red")',
         ),
         (
             {"point": {"x": 1}, "color": "red"},
@@ -482,20 +440,15 @@ def test_a_mistake_is_named_with_its_path(values: dict[str, Any], problem: str) 
 
 
 def test_keys_of_other_types_than_texts() -> None:
-    def score(points: dict[int, PointArguments]) -> None: ...
+    def score(points: dict[int, Point]) -> None: ...
 
-    assert arguments_of(score).convert("score", {"points": {"1": {"x": 2}}}) == ([], {"points": {1: PointArguments(2)}})
-
-
-def test_a_tool_without_arguments() -> None:
-    with pytest.raises(InvalidArgumentsError, match="/x is not an expected property"):
-        arguments_of(lambda: None).convert("ping", {"x": 1})
+    assert arguments_of(score).convert("score", {"points": {"1": {"x": 2}}}) == ([], {"points": {1: Point(2)}})
 
 
 def test_whole_numbers_may_be_written_with_a_point() -> None:
     values = {"point": {"x": 3.0}, "size": 2.0}
     _, named = PAINT.convert("paint", values)
-    assert named == {"point": PointArguments(3), "size": 2.0}
+    assert named == {"point": Point(3), "size": 2.0}
     assert isinstance(named["point"].x, int)
     assert isinstance(named["size"], float)
 
@@ -641,11 +594,7 @@ def test_the_first_provided_member_is_injected() -> None:
     assert find_injected_type(str | None, lambda type: type is Shop) is None
 
 
-class Store:
-    pass
-
-
-class CallableStore(Store):
+class CallableVault(Vault):
     def __call__(self) -> str:
         return "not a factory"
 
@@ -661,13 +610,13 @@ class File:
 
 def test_an_instance_and_a_factory() -> None:
     providers = Providers()
-    assert Store not in providers
-    database = CallableStore()
-    providers.add(Store, database)
-    assert Store in providers
-    assert providers.get(Store) is providers.get(Store) is database
-    providers.add(Store, Store)
-    assert providers.get(Store) is not providers.get(Store)
+    assert Vault not in providers
+    database = CallableVault()
+    providers.add(Vault, database)
+    assert Vault in providers
+    assert providers.get(Vault) is providers.get(Vault) is database
+    providers.add(Vault, Vault)
+    assert providers.get(Vault) is not providers.get(Vault)
 
 
 def test_a_protocol_that_cannot_be_checked() -> None:
@@ -684,31 +633,15 @@ def test_a_protocol_that_cannot_be_checked() -> None:
 def test_what_cannot_be_provided() -> None:
     providers = Providers()
     with pytest.raises(TypeError, match=r"provide\(\) needs a class, not 'Database'\. Fix"):
-        providers.add("Database", Store())  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"the provider of Store is 3, neither an instance of it nor a function\. Fix"):
-        providers.add(Store, 3)
-    with pytest.raises(LookupError, match=r"no provider of Store\. Fix: call dispatcher\.provide\(Store"):
-        providers.get(Store)
-
-
-@dataclasses.dataclass
-class Spot:
-    x: int
-    y: int = 0
+        providers.add("Database", Vault())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"the provider of Vault is 3, neither an instance of it nor a function\. Fix"):
+        providers.add(Vault, 3)
+    with pytest.raises(LookupError, match=r"no provider of Vault\. Fix: call dispatcher\.provide\(Vault"):
+        providers.get(Vault)
 
 
 class Place(TypedDict, total=False):
     city: str
-
-
-class Paint(enum.Enum):
-    RED = "red"
-    BLUE = "blue"
-
-
-class Purchase(pydantic.BaseModel):
-    id: int
-    parts: list[Purchase] = []
 
 
 @pydantic.dataclasses.dataclass
@@ -718,10 +651,7 @@ class Checked:
 
 @dataclasses.dataclass
 class Basket:
-    order: Purchase | None = None
-
-
-class Vault: ...
+    order: Order | None = None
 
 
 UserId = NewType("UserId", int)
@@ -775,59 +705,59 @@ def test_simple_types(annotation: Any, schema: dict[str, Any], value: Any, conve
 
 
 def test_classes_become_definitions() -> None:
-    schema, definitions = schema_of(dict[str, Spot | None])
-    assert schema["additionalProperties"]["anyOf"][0] == {"$ref": "#/$defs/Spot"}
-    assert definitions["Spot"]["required"] == ["x"]
-    assert convert({"a": {"x": 1}}, dict[str, Spot | None]) == {"a": Spot(1)}
+    schema, definitions = schema_of(dict[str, Point | None])
+    assert schema["additionalProperties"]["anyOf"][0] == {"$ref": "#/$defs/Point"}
+    assert definitions["Point"]["required"] == ["x"]
+    assert convert({"a": {"x": 1}}, dict[str, Point | None]) == {"a": Point(1)}
     assert schema_of(Place)[1]["Place"]["properties"] == {"city": {"type": "string"}}
     assert convert({"city": "Kyōto"}, Place) == {"city": "Kyōto"}
-    assert schema_of(Paint)[1]["Paint"]["enum"] == ["blue", "red"]
-    assert convert("red", Paint) is Paint.RED
+    assert schema_of(Colour)[1]["Colour"]["enum"] == ["blue", "red"]
+    assert convert("red", Colour) is Colour.RED
 
 
 def test_unions_that_msgspec_does_not_support_try_their_members_in_order() -> None:
-    schema, definitions = schema_of(list[Spot | Purchase | Paint | str])
-    members = [{"$ref": "#/$defs/Spot"}, {"$ref": "#/$defs/Purchase"}, {"$ref": "#/$defs/Paint"}, {"type": "string"}]
+    schema, definitions = schema_of(list[Point | Order | Colour | str])
+    members = [{"$ref": "#/$defs/Point"}, {"$ref": "#/$defs/Order"}, {"$ref": "#/$defs/Colour"}, {"type": "string"}]
     assert schema == {"type": "array", "items": {"anyOf": members}}
-    assert sorted(definitions) == ["Paint", "Purchase", "Spot"]
+    assert sorted(definitions) == ["Colour", "Order", "Point"]
     given = [{"x": 1}, {"id": 2}, "red", "green"]
-    assert convert(given, list[Spot | Purchase | Paint | str]) == [
-        Spot(1),
-        Purchase(id=2),
-        Paint.RED,
+    assert convert(given, list[Point | Order | Colour | str]) == [
+        Point(1),
+        Order(id=2),
+        Colour.RED,
         "green",
     ]
     with pytest.raises(msgspec.ValidationError, match=r"missing required field `x`; or /id Field required .*\[1\]"):
-        convert([{"x": 1}, {}], list[Spot | Purchase])
+        convert([{"x": 1}, {}], list[Point | Order])
 
 
 def test_pydantic_models_anywhere() -> None:
-    schema, definitions = schema_of(Purchase)
-    assert schema == {"$ref": "#/$defs/Purchase"}
-    assert definitions["Purchase"]["properties"]["parts"]["items"] == {"$ref": "#/$defs/Purchase"}
-    assert convert({"id": 1, "parts": [{"id": 2}]}, Purchase) == Purchase(id=1, parts=[Purchase(id=2)])
-    assert sorted(schema_of(Basket)[1]) == ["Basket", "Purchase"]
-    assert convert({"order": {"id": 1}}, Basket) == Basket(Purchase(id=1))
+    schema, definitions = schema_of(Order)
+    assert schema == {"$ref": "#/$defs/Order"}
+    assert definitions["Order"]["properties"]["parts"]["items"] == {"$ref": "#/$defs/Order"}
+    assert convert({"id": 1, "parts": [{"id": 2}]}, Order) == Order(id=1, parts=[Order(id=2)])
+    assert sorted(schema_of(Basket)[1]) == ["Basket", "Order"]
+    assert convert({"order": {"id": 1}}, Basket) == Basket(Order(id=1))
     assert convert({"amount": 1}, Checked) == Checked(1)
     with pytest.raises(msgspec.ValidationError, match=r"^/amount Input should be greater than or equal to 1$"):
         convert({"amount": 0}, Checked)
     with pytest.raises(msgspec.ValidationError, match=r"/parts/0/id Field required - at `\$\.order`"):
         convert({"order": {"id": 1, "parts": [{}]}}, Basket)
-    assert msgspec.to_builtins(Purchase(id=1), enc_hook=encode_custom) == {"id": 1, "parts": []}
+    assert msgspec.to_builtins(Order(id=1), enc_hook=encode_custom) == {"id": 1, "parts": []}
 
 
 def test_definitions_of_one_name_are_kept_apart() -> None:
     @dataclasses.dataclass
-    class Purchase:
+    class Order:
         number: str
 
     definitions = Definitions()
-    first = definitions.write(as_json_type(Purchase))
-    second = definitions.write(as_json_type(globals()["Purchase"]))
-    assert (first, second) == ({"$ref": "#/$defs/Purchase"}, {"$ref": "#/$defs/Purchase-2"})
-    assert definitions.schemas["Purchase-2"]["properties"]["parts"]["items"] == {"$ref": "#/$defs/Purchase-2"}
-    assert definitions.write(as_json_type(Purchase)) == first
-    assert sorted(definitions.schemas) == ["Purchase", "Purchase-2"]
+    first = definitions.write(as_json_type(Order))
+    second = definitions.write(as_json_type(globals()["Order"]))
+    assert (first, second) == ({"$ref": "#/$defs/Order"}, {"$ref": "#/$defs/Order-2"})
+    assert definitions.schemas["Order-2"]["properties"]["parts"]["items"] == {"$ref": "#/$defs/Order-2"}
+    assert definitions.write(as_json_type(Order)) == first
+    assert sorted(definitions.schemas) == ["Order", "Order-2"]
 
 
 @pytest.mark.parametrize(
@@ -853,11 +783,6 @@ def test_a_field_of_a_type_that_json_cannot_express() -> None:
         schema_of(holder)
 
 
-def test_a_default_value_that_json_cannot_express() -> None:
-    with pytest.raises(TypeError, match="JSON cannot express a Vault"):
-        msgspec.to_builtins([Vault()], enc_hook=encode_custom)
-
-
 def test_the_decorator_returns_the_function_itself() -> None:
     def add(a: int) -> int:
         return a
@@ -874,7 +799,7 @@ def test_every_keyword_is_a_key_of_the_descriptor() -> None:
         read_only=True,
         idempotent=True,
         destructive=False,
-        permissions=["tools:math"],
+        permissions=iter(["tools:math"]),
         tags=("math", "fast"),
         category="math",
         version="1.2.0",
@@ -884,7 +809,7 @@ def test_every_keyword_is_a_key_of_the_descriptor() -> None:
 
     declaration = find_declaration(add)
     assert declaration.name == "sum"
-    assert declaration.describe() == {
+    expected = {
         "read-only": True,
         "idempotent": True,
         "destructive": False,
@@ -894,6 +819,7 @@ def test_every_keyword_is_a_key_of_the_descriptor() -> None:
         "version": "1.2.0",
         "policy": {"timeout": 5},
     }
+    assert declaration.describe() == declaration.describe() == expected
 
 
 def test_without_the_decorator_nothing_is_declared() -> None:
@@ -901,16 +827,6 @@ def test_without_the_decorator_nothing_is_declared() -> None:
 
     assert find_declaration(add) is None
     assert NO_DECLARATION.describe() == {}
-
-
-def test_an_iterator_is_read_once() -> None:
-    declaration = find_declaration(tool(permissions=iter(["tools:math"]))(lambda: None))
-    assert declaration.describe() == declaration.describe() == {"permissions": ("tools:math",)}
-
-
-def test_a_single_text_is_left_for_the_reader_to_report() -> None:
-    declaration = find_declaration(tool(permissions="tools:math")(lambda: None))
-    assert declaration.describe() == {"permissions": "tools:math"}
 
 
 def test_methods_and_partial_objects_can_be_declared() -> None:
@@ -950,47 +866,6 @@ def call(function: object, arguments: dict[str, Any] | None = None, concurrency:
     return LocalCall("run", arguments or {}, {"tool": function}, context, concurrency)
 
 
-@tool(name="run")
-async def run(number: int, context: CallContext) -> str:
-    return f"{number} for {context.user}"
-
-
-async def test_arguments_and_context() -> None:
-    assert await create(run).execute(call("run", {"number": 3.0})) == "3 for alice"
-
-
-@pytest.mark.parametrize("arguments", [{"number": "3"}, {}, {"number": 3, "context": {"user": "root"}}])
-async def test_invalid_arguments_are_refused(arguments: dict[str, Any]) -> None:
-    with pytest.raises(RefusedCallError) as caught:
-        await create(run).execute(call("run", arguments))
-    assert isinstance(caught.value.error, InvalidArgumentsError)
-
-
-@pytest.mark.parametrize("key", ["stop", None, 3, ["run"]])
-async def test_a_function_that_the_source_does_not_have(key: object) -> None:
-    with pytest.raises(RefusedCallError) as caught:
-        await create(run).execute(call(key))
-    assert isinstance(caught.value.error, RejectedError)
-
-
-async def test_calls_in_flight_outlive_a_replacement_of_the_tools() -> None:
-    proceed = asyncio.Event()
-
-    @tool(name="wait")
-    async def wait() -> str:
-        await proceed.wait()
-        return "former"
-
-    executor = create(wait)
-    task = asyncio.create_task(executor.execute(call("wait")))
-    await asyncio.sleep(0)
-    executor.replace_tools({})
-    proceed.set()
-    assert await task == "former"
-    with pytest.raises(RefusedCallError):
-        await executor.execute(call("wait"))
-
-
 @pytest.mark.wall_clock
 async def test_all_threads_occupied_by_calls_that_have_ended() -> None:
     both_run, release = threading.Barrier(3), threading.Event()
@@ -1026,42 +901,16 @@ async def test_all_threads_occupied_by_calls_that_have_ended() -> None:
     assert await executor.execute(call("hang", concurrency=2)) == "true"
 
 
-def test_a_value_that_json_cannot_express_is_no_result() -> None:
-    with pytest.raises(ToolError, match="JSON cannot express a complex"):
-        write_result([1j])
-
-
-@pytest.mark.parametrize("result", [math.nan, [-math.inf], {"a": {"b": math.inf}}, "\ud800", ["\udce9"], {"\ud83d": 1}])
-def test_a_result_that_json_or_utf8_does_not_have(result: object) -> None:
-    with pytest.raises(ToolError, match="was executed") as caught:
-        write_result(result)
-    assert caught.value.type == "invalid-result"
-
-
-def test_a_text_about_numbers_is_a_result() -> None:
-    assert write_result({"a": "NaN", "Infinity": 1}) == '{"a": "NaN", "Infinity": 1}'
-
-
 if TYPE_CHECKING:
     from decimal import Decimal
 
 
-class DatabaseOfTool: ...
-
-
-class Cache: ...
-
-
-def is_database(type: Any) -> bool:
-    return type is DatabaseOfTool
-
-
 def read(function: Any) -> FunctionTool:
-    return FunctionTool(function, is_database)
+    return FunctionTool(function, lambda type: type is Database)
 
 
 def problems(function: Any, namespace: str = "") -> list[tuple[str, str, str]]:
-    report = FunctionTool(function, is_database, namespace).report
+    report = FunctionTool(function, lambda type: type is Database, namespace).report
     return [(each.key, each.problem, each.fix) for each in report.problems]
 
 
@@ -1153,20 +1002,16 @@ def test_methods_partial_objects_and_wrappers() -> None:
     assert partial.describe("s")["description"] == "Add two whole numbers."
 
 
-def test_a_version_is_part_of_the_key() -> None:
-    assert read(tool(version="2.0.0")(lambda: None)).key == "<lambda>@2.0.0"
-
-
 @pytest.mark.parametrize(
     "annotation",
     [
-        DatabaseOfTool,
-        Optional[DatabaseOfTool],  # noqa: UP045 - the old form
-        DatabaseOfTool | None,
-        Annotated[DatabaseOfTool, "the database"],
-        Annotated[DatabaseOfTool | None, msgspec.Meta(description="x")],
-        Union[Cache, DatabaseOfTool],  # noqa: UP007 - the old form
-        Cache | Annotated[DatabaseOfTool, ""] | None,
+        Database,
+        Optional[Database],  # noqa: UP045 - the old form
+        Database | None,
+        Annotated[Database, "the database"],
+        Annotated[Database | None, msgspec.Meta(description="x")],
+        Union[Vault, Database],  # noqa: UP007 - the old form
+        Vault | Annotated[Database, ""] | None,
     ],
 )
 def test_injected_parameters_are_in_no_schema(annotation: Any) -> None:
@@ -1175,31 +1020,67 @@ def test_injected_parameters_are_in_no_schema(annotation: Any) -> None:
     find.__annotations__ |= {"database": annotation, "other": annotation}
     found = read(find)
     assert found.report.problems == []
-    assert found.injected == {"database": DatabaseOfTool, "other": DatabaseOfTool}
+    assert found.injected == {"database": Database, "other": Database}
     assert list(found.arguments.schema["properties"]) == ["name"]
 
 
 def test_until_providers_are_known_their_types_are_no_errors() -> None:
-    def find(name: str, database: DatabaseOfTool, cache: Cache | None = None) -> None: ...
+    def find(name: str, database: Database, cache: Vault | None = None) -> None: ...
 
     assert FunctionTool(find, None).report.problems == []
     fix = (
-        "call dispatch.provide(Cache, …) in its module, or dispatcher.provide(Cache, …) before the dispatcher starts; or "
+        "call dispatch.provide(Vault, …) in its module, or dispatcher.provide(Vault, …) before the dispatcher starts; or "
         "annotate a type such as str or a dataclass"
     )
-    assert problems(find) == [("cache", "the type 'Cache' is neither provided nor a type of JSON values", fix)]
+    assert problems(find) == [("cache", "the type 'Vault' is neither provided nor a type of JSON values", fix)]
 
 
-def test_variadic_parameters() -> None:
-    def find(*names: str, **options: str) -> None: ...
-
-    assert [each[:2] for each in problems(find)] == [
-        ("*names", "a model cannot know the arguments of '*names'"),
-        ("**options", "a model cannot know the arguments of '**options'"),
-    ]
+def pay(amount: Decimal) -> None: ...
 
 
-@pytest.mark.parametrize("default", [object(), float("nan"), [float("inf")], {"a": DatabaseOfTool()}, print])
+class UnreadPlace(TypedDict):
+    position: Position  # type: ignore[name-defined]  # noqa: F821 - the fault
+
+
+def count() -> Iterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("function", "key", "problem", "fix"),
+    [
+        (lambda *names: 0, "*names", "a model cannot know the arguments of '*names'", "name each parameter"),
+        (lambda **names: 0, "**names", "a model cannot know the arguments of '**names'", "name each parameter"),
+        (count, "", "a generator is no tool", "write 'async def' for a stream of texts, or return a list"),
+        (lambda self: 0, "self", "the function is a method without its object", "give the method of an object"),
+        (
+            functools.partial(iter),
+            "",
+            "its parameters cannot be read",
+            "write a function with annotations that calls it",
+        ),
+        (
+            pay,
+            "amount",
+            "the type 'Decimal' cannot be resolved (NameError: name 'Decimal' is not defined)",
+            "outside of 'if TYPE_CHECKING'",
+        ),
+    ],
+)
+def test_a_parameter_that_a_tool_cannot_have(function: Any, key: str, problem: str, fix: str) -> None:
+    (found,) = problems(tool(name="find")(function))
+    assert (found[0], found[1]) == (key, problem)
+    assert fix in found[2]
+
+
+def test_types_without_a_schema() -> None:
+    def find(place: UnreadPlace) -> None: ...
+
+    ((key, problem, _),) = problems(find)
+    assert (key, problem) == ("place", "the type 'UnreadPlace' has no JSON Schema (name 'Position' is not defined)")
+
+
+@pytest.mark.parametrize("default", [object(), float("nan"), [float("inf")], {"a": Vault()}, print])
 def test_a_default_value_of_a_function_tool_that_json_cannot_express(default: Any) -> None:
     def find(name=default) -> None: ...  # type: ignore[no-untyped-def]
 
@@ -1223,26 +1104,6 @@ def test_names_that_models_refuse() -> None:
     assert problems(tool(name="a b")(lambda: None))[0][1] == "models refuse the name 'a b'"
 
 
-def test_generators_are_refused_with_the_fix() -> None:
-    def count() -> Iterator[int]:
-        yield 1
-
-    assert problems(count) == [
-        ("", "a generator is no tool", "write 'async def' for a stream of texts, or return a list")
-    ]
-
-
-def test_types_that_cannot_be_resolved() -> None:
-    def pay(amount: Decimal) -> None: ...
-
-    ((key, problem, fix),) = problems(pay)
-    assert (key, problem) == (
-        "amount",
-        "the type 'Decimal' cannot be resolved (NameError: name 'Decimal' is not defined)",
-    )
-    assert "outside of 'if TYPE_CHECKING'" in fix
-
-
 def test_types_of_the_enclosing_function_are_resolved_if_it_uses_them() -> None:
     class Point(msgspec.Struct):
         x: int
@@ -1251,35 +1112,6 @@ def test_types_of_the_enclosing_function_are_resolved_if_it_uses_them() -> None:
         return Point(point.x).x
 
     assert problems(move) == []
-
-
-def test_types_without_a_schema() -> None:
-    class Place(TypedDict):
-        position: Position  # type: ignore[name-defined]  # noqa: F821 - the fault
-
-    def find(place: Place) -> type:
-        return Place
-
-    ((key, problem, _),) = problems(find)
-    assert (key, problem) == (
-        "place",
-        "the type 'test_types_without_a_schema.<locals>.Place' has no JSON Schema (name 'Position' is not defined)",
-    )
-
-
-def test_a_method_without_its_object() -> None:
-    class Shop:
-        def find(self, name: str) -> None: ...
-
-    assert problems(Shop.find) == [
-        ("self", "the function is a method without its object", "give the method of an object")
-    ]
-
-
-def test_a_function_without_a_signature() -> None:
-    assert problems(tool(name="step")(functools.partial(iter))) == [
-        ("", "its parameters cannot be read", "write a function with annotations that calls it")
-    ]
 
 
 FILES = {

@@ -222,64 +222,39 @@ class Model(pydantic.BaseModel):
 
 
 DAY = datetime.date(2026, 11, 26)
-VALUES: dict[str, Any] = {
-    "text": "grüße",
-    "none": None,
-    "number": 9.5,
-    "date": DAY,
-    "datetime": datetime.datetime(2026, 11, 26, 12, tzinfo=datetime.UTC),
-    "duration": datetime.timedelta(minutes=1.5),
-    "dataclass": Line(Point(1, 2), DAY),
-    "struct": Struct(1),
-    "model": Model(when=DAY, price=decimal.Decimal("1.10")),
-    "enum": Colour.RED,
-    "int-enum": [Level.HIGH],
-    "decimal": decimal.Decimal("9.50"),
-    "uuid": uuid.UUID(int=7),
-    "bytes": {"data": b"\xff\x00"},
-    "tuple": (1, Point(1, 2)),
-    "set": {1},
-    "keys": {1: "a", DAY: "b"},
-    "nested": {"lines": [Line(Point(1, 2), DAY)]},
-    "nan": math.nan,
-    "inner-infinity": {"a": [math.inf]},
-    "decimal-nan": decimal.Decimal("NaN"),
-    "surrogate": "a\ud800",
-    "object": object(),
-    "equal-keys": {1: "a", "1": "b"},
-    "equal-inner-keys": [{"days": {DAY: 1, "2026-11-26": 2}}],
-    "equal-field-keys": Named({1: 1, "1": 2}),
+VALUES: dict[str, tuple[Any, str | None]] = {
+    "text": ("grüße", "grüße"),
+    "none": (None, "null"),
+    "number": (9.5, "9.5"),
+    "date": (DAY, '"2026-11-26"'),
+    "datetime": (datetime.datetime(2026, 11, 26, 12, tzinfo=datetime.UTC), '"2026-11-26T12:00:00Z"'),
+    "duration": (datetime.timedelta(minutes=1.5), '"PT90S"'),
+    "dataclass": (Line(Point(1, 2), DAY), '{"start": [1, 2], "day": "2026-11-26"}'),
+    "struct": (Struct(1), '{"a": 1}'),
+    "model": (Model(when=DAY, price=decimal.Decimal("1.10")), '{"when": "2026-11-26", "price": "1.10"}'),
+    "enum": (Colour.RED, '"red"'),
+    "int-enum": ([Level.HIGH], "[3]"),
+    "decimal": (decimal.Decimal("9.50"), '"9.50"'),
+    "uuid": (uuid.UUID(int=7), '"00000000-0000-0000-0000-000000000007"'),
+    "bytes": ({"data": b"\xff\x00"}, '{"data": "/wA="}'),
+    "tuple": ((1, Point(1, 2)), "[1, [1, 2]]"),
+    "set": ({1}, "[1]"),
+    "keys": ({1: "a", DAY: "b"}, '{"1": "a", "2026-11-26": "b"}'),
+    "nested": ({"größe": [Line(Point(1, 2), DAY)]}, '{"größe": [{"start": [1, 2], "day": "2026-11-26"}]}'),
+    "nested-model": ([Model(when=DAY, price=decimal.Decimal(1))], '[{"when": "2026-11-26", "price": "1"}]'),
+    "decimal-nan": (decimal.Decimal("NaN"), '"NaN"'),
+    "words-of-numbers": ({"a": "NaN", "Infinity": 1}, '{"a": "NaN", "Infinity": 1}'),
+    "nan": (math.nan, None),
+    "inner-infinity": ({"a": [-math.inf]}, None),
+    "surrogate": ("a\ud800", None),
+    "inner-surrogate": (["\udce9"], None),
+    "surrogate-key": ({"\ud83d": 1}, None),
+    "object": (object(), None),
+    "equal-keys": ({1: "a", "1": "b"}, None),
+    "equal-inner-keys": ([{"days": {DAY: 1, "2026-11-26": 2}}], None),
+    "equal-field-keys": (Named({1: 1, "1": 2}), None),
 }
-TEXTS = {
-    "text": "grüße",
-    "none": "null",
-    "number": "9.5",
-    "date": '"2026-11-26"',
-    "datetime": '"2026-11-26T12:00:00Z"',
-    "duration": '"PT90S"',
-    "dataclass": '{"start": [1, 2], "day": "2026-11-26"}',
-    "struct": '{"a": 1}',
-    "model": '{"when": "2026-11-26", "price": "1.10"}',
-    "enum": '"red"',
-    "int-enum": "[3]",
-    "decimal": '"9.50"',
-    "uuid": '"00000000-0000-0000-0000-000000000007"',
-    "bytes": '{"data": "/wA="}',
-    "tuple": "[1, [1, 2]]",
-    "set": "[1]",
-    "keys": '{"1": "a", "2026-11-26": "b"}',
-    "nested": '{"lines": [{"start": [1, 2], "day": "2026-11-26"}]}',
-    "decimal-nan": '"NaN"',
-}
-FAILURES = {
-    "nan": "invalid-result",
-    "inner-infinity": "invalid-result",
-    "surrogate": "invalid-result",
-    "object": "invalid-result",
-    "equal-keys": "invalid-result",
-    "equal-inner-keys": "invalid-result",
-    "equal-field-keys": "invalid-result",
-}
+"""Results, each with its text; None: it is none."""
 
 
 @pytest.mark.parametrize(
@@ -298,12 +273,12 @@ async def test_two_keys_of_a_result_that_are_one_in_json_are_named(kind: str, ke
 
 async def give(kind: str) -> Any:
     """Give a value."""
-    return VALUES[kind]
+    return VALUES[kind][0]
 
 
 async def give_chunks(kind: str) -> AsyncIterator[Any]:
     """Give a value, as a stream."""
-    yield VALUES[kind]
+    yield VALUES[kind][0]
 
 
 class HandWritten(dispatch.ToolService):
@@ -313,7 +288,7 @@ class HandWritten(dispatch.ToolService):
 
 class HandWrittenStream(dispatch.ToolService):
     async def invoke(self, config: dict[str, Any], arguments: dict[str, Any]) -> AsyncIterator[Any]:
-        yield VALUES[arguments["kind"]]
+        yield VALUES[arguments["kind"]][0]
 
 
 async def call_all(kind: str, *, stream: bool) -> list[dispatch.CallResult]:
@@ -340,10 +315,10 @@ async def test_results_are_the_same_everywhere(kind: str, stream: bool) -> None:
         (each.outcome, each.text, each.error and (each.error.type, each.error.message)) for each in (local, served, own)
     ]
     assert found[0] == found[1] == found[2]
-    if kind in TEXTS:
-        assert local.text == TEXTS[kind]
+    if (text := VALUES[kind][1]) is not None:
+        assert local.text == text
     else:
-        assert local.error.type == FAILURES[kind]
+        assert local.error.type == "invalid-result"
 
 
 # -- outcomes ----------------------------------------------------------------------------------------------------
@@ -388,9 +363,6 @@ async def crash() -> None:
         ("add", {"a": 1, "b": 2}),
         ("add", {"a": 1.0}),
         ("add", {"a": "1"}),
-        ("add", {"a": 1, "b": -1}),
-        ("add", {}),
-        ("add", {"a": 1, "c": 2}),
         ("fail", {}),
         ("crash", {}),
     ],
