@@ -104,7 +104,6 @@ class _File(NamedTuple):
     """The last reading of one file. ``signature`` None: the next reading must not rely on time stamps."""
 
     signature: Signature | None
-    digest: bytes
     item: Item
     problems: tuple[Problem, ...]
     valid: tuple[bytes, Item] | None
@@ -253,13 +252,12 @@ class _Scan:
     def _unreadable(self, folder: str, kind: str) -> Item:
         former = self._former.get(folder)
         item = former.item if former is not None else Item(show_path(folder), kind, "", Unreadable(), self._namespace)
-        self.files[folder] = _File(None, b"", item, (), None)
+        self.files[folder] = _File(None, item, (), None)
         return item
 
     def _read_file(self, path: str, kind: str, stem: str, suffix: str, former: _File | None) -> _File | None:
         valid = former.valid if former is not None else None
         signature: Signature | None = None
-        digest = b""
         problems: list[Problem]
         try:
             signature = sign_status(os.stat(path))
@@ -271,16 +269,14 @@ class _Scan:
                 self.is_recent = True  # the beginning of a YAML text is often valid YAML
             if _is_racy(signature):
                 signature = None
-            if former is not None and former.digest == digest:
-                return former._replace(signature=signature)
             if valid is not None and valid[0] == digest:
-                return _File(signature, digest, valid[1], (), valid)
+                return _File(signature, valid[1], (), valid)
             item = Item(show_path(path), kind, show_path(stem), parse_document(content, path), self._namespace)
-            return _File(signature, digest, item, (), (digest, item))
+            return _File(signature, item, (), (digest, item))
         except OSError as error:
             if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
                 return None  # deleted since the folder was listed
-            signature, digest = None, b""
+            signature = None
             problems = [Problem(show_path(path), "", _cannot_be_read(error), "make the file readable for this user")]
         except DocumentError as error:
             problems = [Problem(show_path(path), *mistake) for mistake in error.mistakes]
@@ -288,7 +284,7 @@ class _Scan:
             item = former.item
         else:
             item = Item(show_path(path), kind, show_path(stem), Unreadable(), self._namespace)
-        return _File(signature, digest, item, tuple(problems), valid)
+        return _File(signature, item, tuple(problems), valid)
 
     def _add(self, path: str, problem: str, fix: str, severity: Severity = "error") -> None:
         self.problems.append(Problem(show_path(path), "", problem, fix, severity))

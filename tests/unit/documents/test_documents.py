@@ -65,6 +65,7 @@ def test_the_suffix_decides_how_a_file_is_read(tmp_path: Path) -> None:
     [
         (b"", "the file is empty", "write {}"),
         (b"\xff\xfea", "not UTF-8: byte 0 begins no character", "iconv -f UTF-16"),
+        (b'"Erz\xe4hl"', "not UTF-8", "iconv -f LATIN1"),
         (b'{"a": 1,\nb}', "line 2, column 1", "correct line 2"),
         (b" " * 51, "more than 50 bytes", "make it smaller"),
     ],

@@ -196,18 +196,6 @@ async def test_a_folder_that_is_missing_for_long_comes_back(folder: Path) -> Non
         await follower.until(lambda: follower.descriptions["tell-joke"] == "Tell another joke")
 
 
-async def test_an_error_is_reported_once_and_so_is_its_correction(folder: Path) -> None:
-    async with follow(folder) as follower:
-        readings = follower.readings
-        replace_file(folder, "tool/tell-joke.json", "{")
-        await follower.until(lambda: len(follower.errors) == 1)
-        write_file(folder, "tool/.noise.swp", "")
-        write_file(folder, "tool/noise.txt", "")
-        replace_file(folder, "tool/tell-joke.json", TOOL)
-        await follower.until(lambda: follower.readings == readings + 2)
-        assert len(follower.errors) == 1
-
-
 async def test_files_of_editors_are_no_change(folder: Path) -> None:
     async with follow(folder) as follower:
         readings = follower.readings
@@ -386,19 +374,6 @@ def test_the_first_load_reports_files_and_descriptors(folder: Path) -> None:
     with pytest.raises(CatalogError) as raised:
         Folder(folder).load()
     assert [Path(problem.file).name for problem in raised.value.problems] == ["a.json", "b.json"]
-
-
-async def test_errors_in_files_are_raised_and_recovery_returns_the_same_items(folder: Path) -> None:
-    source = Folder(folder)
-    items = source.load()
-    write_file(folder, "tool/a.json", "{")
-    for _ in range(2):
-        with pytest.raises(CatalogError) as raised:
-            await source.discover()
-        (problem,) = raised.value.problems
-        assert problem.file == str(folder / "tool" / "a.json")
-    (folder / "tool" / "a.json").unlink()
-    assert list(map(id, await source.discover())) == list(map(id, items))
 
 
 async def test_a_partly_written_file_is_read_again_before_it_is_reported(folder: Path) -> None:
