@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,22 +39,6 @@ COALESCE_S: Final = 0.05
 and an operator does not notice the delay."""
 MIN_INTERVAL_S: Final = 0.1
 """Seconds between two activations: at most ten per second, however fast a source changes."""
-
-
-class ActivationSchedule:
-    """Computes when the next activation is due. Times are in seconds on one clock."""
-
-    def __init__(self) -> None:
-        self._last: float | None = None
-
-    def due_at(self, changed_at: float) -> float:
-        """Return when a change at ``changed_at``, the first since the last activation, is due."""
-        due = changed_at + COALESCE_S
-        return due if self._last is None else max(due, self._last + MIN_INTERVAL_S)
-
-    def record_activation(self, now: float) -> None:
-        """Record an activation."""
-        self._last = now
 
 
 T = TypeVar("T")
@@ -109,7 +94,8 @@ class Activator:
         self._merger = merger
         self._target = target
         self._on_activated = on_activated
-        self._schedule = ActivationSchedule()
+        self._activated_at = -math.inf
+        """On the clock of the event loop."""
         self._worker: ThreadPoolExecutor | None = None
         """One thread: while there is one, it alone uses the merger."""
         self._activating = asyncio.Lock()
@@ -171,10 +157,9 @@ class Activator:
         try:
             return await run_in_thread(partial(function, self._merger), self._worker)
         except asyncio.CancelledError:
-            if (
-                self._worker is None and not _is_cancelling()
-            ):  # the close has cancelled the future, rather than this task
-                raise _closed() from None
+            task = asyncio.current_task()
+            if self._worker is None and (task is None or not task.cancelling()):
+                raise _closed() from None  # the close has cancelled the future, rather than this task
             raise
 
     async def activate(self, source: str) -> None:
@@ -212,7 +197,7 @@ class Activator:
         prepared.activate()
         self.merged = prepared.merged
         if self._worker is not None:
-            self._schedule.record_activation(asyncio.get_running_loop().time())
+            self._activated_at = asyncio.get_running_loop().time()
         self._on_activated(prepared, causes, is_replaced)
 
     def _pop_causes(self) -> set[str]:
@@ -224,7 +209,7 @@ class Activator:
         while True:
             await self._changed.wait()
             now = loop.time()
-            await asyncio.sleep(self._schedule.due_at(now) - now)
+            await asyncio.sleep(max(COALESCE_S, self._activated_at + MIN_INTERVAL_S - now))
             self._changed.clear()
             waiting, self._waiting = self._waiting, []
             try:
@@ -232,7 +217,7 @@ class Activator:
                     self._put_in_force(await self.run(self._prepare), self._pop_causes())
             except Exception as error:  # the next change must still be activated
                 logger.exception("the changed catalogue cannot be activated; the former one stays in force")
-                self._schedule.record_activation(loop.time())
+                self._activated_at = loop.time()
                 _fail(waiting, error)
             else:
                 for waiter in waiting:
@@ -252,11 +237,6 @@ def _closed() -> RuntimeError:
     return RuntimeError(
         "the dispatcher was closed before the change of its catalogue was in force. Fix: repeat the change after connect()."
     )
-
-
-def _is_cancelling() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 # Follows one source: discovers its items at the start and after each change, and again when it is out of reach.

@@ -2,7 +2,6 @@
 Lists of the registry: the tools in force, with their sources.
 Activations: coalesced, limited in number, atomic; on virtual time.
 The file of approved definitions: damaged, concurrent, with permissions.
-When a changed catalogue is due.
 A follower of one source: failures, recovery, backoff, changes that end or raise; on virtual time.
 """
 
@@ -22,19 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import dispatch
 from dispatch import CallResult, Catalog, CatalogError, Dispatcher, DispatchError, Policy, PolicyError
 from dispatch.catalog import UnknownToolError
 from dispatch.catalog import approvals as module
 from dispatch.catalog.activation import (
-    COALESCE_S,
     MAX_PROBLEM_CHARS,
     MAX_REPORTED,
-    MIN_INTERVAL_S,
-    ActivationSchedule,
     Activator,
     Prepared,
     SourceFollower,
@@ -514,10 +508,7 @@ def make() -> tuple[Activator, Target]:
 
 @asynccontextmanager
 async def started() -> AsyncIterator[tuple[Activator, Target]]:
-    merger, target = Merger(), Target()
-    merger.add_source("a")
-    merger.set_items("a", [service()])
-    activator = Activator(merger, target, target.on_activated)
+    activator, target = make()
     target.activations.clear()
     target.causes.clear()
     activator.start()
@@ -756,29 +747,6 @@ def test_a_reader_sees_a_whole_file_always(tmp_path: Path) -> None:
             seen.append(len(approvals.load()))
     assert seen == sorted(seen)
     assert len(approvals.load()) == 101
-
-
-def test_the_first_change_is_due_after_the_time_in_which_changes_are_coalesced() -> None:
-    assert ActivationSchedule().due_at(100.0) == 100.0 + COALESCE_S
-
-
-@pytest.mark.parametrize(("changed_at", "due_at"), [(10.0, 10.1), (10.04, 10.1), (10.06, 10.11), (20.0, 20.05)])
-def test_a_change_after_an_activation_waits_for_both_intervals(changed_at: float, due_at: float) -> None:
-    schedule = ActivationSchedule()
-    schedule.record_activation(10.0)
-    assert schedule.due_at(changed_at) == pytest.approx(due_at)
-
-
-@given(st.lists(st.floats(0, 0.3), min_size=2, max_size=60))
-def test_at_most_ten_activations_per_second(pauses: list[float]) -> None:
-    schedule, now, activations = ActivationSchedule(), 0.0, []
-    for pause in pauses:
-        changed_at = now + pause
-        now = schedule.due_at(changed_at)
-        assert changed_at + COALESCE_S <= now <= changed_at + max(COALESCE_S, MIN_INTERVAL_S) + 1e-9
-        schedule.record_activation(now)
-        activations.append(now)
-    assert all(later - one >= MIN_INTERVAL_S - 1e-9 for one, later in itertools.pairwise(activations))
 
 
 class Scripted:
