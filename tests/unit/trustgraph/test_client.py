@@ -389,6 +389,7 @@ async def connected() -> AsyncIterator[tuple[MemoryTransport, ConfigBroker]]:
     broker = ConfigBroker(transport, "d1")
     try:
         yield transport, broker
+        assert transport.handler_errors == 0
     finally:
         await broker.close()
         await transport.close()

@@ -65,20 +65,15 @@ async def test_fetches_both_types_after_a_notification_for_either(kind: str) -> 
         assert (kind, "new") in follower.keys
 
 
-async def test_fetches_after_the_start_of_the_service() -> None:
+@pytest.mark.parametrize(
+    ("version", "changes"),
+    [*((version, {"prompt": ["default"]}) for version in (0, 1, 3, 100)), (None, {})],  # {}: the service has started
+)
+async def test_fetches_when_the_version_is_another_one(version: int | None, changes: dict[str, list[str]]) -> None:
     async with following() as (service, store, _, follower):
         store.texts.clear()
-        service.push({})
-        await settle()
-        assert follower.keys == []
-
-
-@pytest.mark.parametrize("version", [0, 1, 3, 100])
-async def test_fetches_when_the_version_is_another_one(version: int) -> None:
-    async with following() as (service, store, _, follower):
-        store.texts.clear()
-        store.version = version
-        service.push({"prompt": ["default"]})
+        store.version = store.version if version is None else version
+        service.push(changes)
         await settle()
         assert follower.keys == []
 
@@ -95,15 +90,6 @@ async def test_an_unreadable_notification_causes_a_fetch() -> None:
         service.send_notification(b"\xff")
         await settle()
         assert follower.fetches == 2
-
-
-async def test_polls_because_a_notification_may_be_lost() -> None:
-    async with following() as (_, store, _, follower):
-        store.write("tool", "new", {})
-        await asyncio.sleep(POLL_S - 1)
-        assert ("tool", "new") not in follower.keys
-        await asyncio.sleep(2)
-        assert ("tool", "new") in follower.keys
 
 
 async def test_fetches_when_the_connection_has_returned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,11 +114,13 @@ async def test_fetches_when_the_connection_has_returned(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(("share", "seconds"), [(0.0, 24.0), (0.5, 30.0), (1.0, 36.0)])
 async def test_polls_are_spread(share: float, seconds: float) -> None:
-    async with following(randomness=lambda: share) as (_, _, _, follower):
+    async with following(randomness=lambda: share) as (_, store, _, follower):
+        store.write("tool", "new", {})  # its notification is lost
         await asyncio.sleep(seconds - 0.5)
         assert follower.fetches == 1
         await asyncio.sleep(1)
         assert follower.fetches == 2
+        assert ("tool", "new") in follower.keys
 
 
 async def test_an_unchanged_item_is_the_same_object() -> None:
@@ -173,16 +161,6 @@ async def test_a_write_between_the_two_types_causes_another_fetch() -> None:
         service.requests.clear()
         assert ("tool", "new") in [(item.kind, item.key) for item in await source.discover()]
         assert service.operations == FETCH * 2
-
-
-async def test_duplicate_and_late_responses_are_ignored() -> None:
-    async with following() as (service, store, source, follower):
-        service.copies = 3
-        store.write("tool", "new", {})
-        service.push({"tool": ["default"]})
-        await settle()
-        assert ("tool", "new") in follower.keys
-        assert await source.list("tool") == ("new", "tell-joke")
 
 
 async def test_a_lost_read_is_sent_again() -> None:
