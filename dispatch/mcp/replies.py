@@ -366,6 +366,7 @@ class Outline(NamedTuple):
 
 
 ONE_LINE: Final = "no JSON in one line; MCP has one message per line"
+NEVER_SENT: Final = "its id is that of no request; the server must repeat the id of the request as it is"
 
 
 class UnreadableText:

@@ -34,7 +34,14 @@ from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import MCP_SESSION_ID, streamable_http_client
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp.shared.message import SessionMessage
-from mcp.types import INVALID_PARAMS, METHOD_NOT_FOUND, PROTOCOL_VERSION_META_KEY, ErrorData, RequestId
+from mcp.types import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    PROTOCOL_VERSION_META_KEY,
+    ErrorData,
+    RequestId,
+)
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
@@ -43,6 +50,7 @@ from dispatch.mcp.conversion import find_address_problem, find_header_problem
 from dispatch.mcp.replies import (
     FAILURES,
     MAX_MESSAGE_BYTES,
+    NEVER_SENT,
     ONE_LINE,
     TransportFailure,
     UnreadableMessageError,
@@ -299,8 +307,14 @@ class ServerProcess(asyncio.SubprocessProtocol):
         """The last one, of the last :data:`SPLIT_S`."""
         self._has_grown = False
         """The text has lines since it was last looked at."""
-        self._answered: set[str] = set()
-        """Requests that the texts before it have answered."""
+        self._answered: dict[str, str] = {}
+        """Requests that were answered by what is no reply to them, and what is wrong with it."""
+        self._last_id = 0
+        """Of the last request; the SDK counts them."""
+        self._notified_at = 0
+        """:attr:`_last_id` when the last notification was sent."""
+        self._notifications = 0
+        """Notifications that a server may still answer: none has an answer, but some servers give one."""
         self._is_cut = False
         """The lines since the last readable message may be parts of an unreadable one."""
         self._is_paused = False
@@ -452,7 +466,7 @@ class ServerProcess(asyncio.SubprocessProtocol):
             self._end_text()
             if text is None:
                 asyncio.get_running_loop().call_later(SPLIT_S, self._end_unreadable_replies)
-            text = self._text = UnreadableText(next(iter(self._waiting)) if len(self._waiting) == 1 else None)
+            text = self._text = UnreadableText(None if self._notifications else self._only_waiting)
         if text is not None:
             text.feed(line)
             self._has_grown = True
@@ -460,7 +474,7 @@ class ServerProcess(asyncio.SubprocessProtocol):
     def _end_text(self) -> None:
         id = None if self._text is None else self._text.find_answered()
         if id is not None and id in self._waiting:
-            self._answered.add(id)
+            self._answered[id] = ONE_LINE
 
     def _end_unreadable_replies(self) -> None:
         self._end_text()
@@ -468,21 +482,45 @@ class ServerProcess(asyncio.SubprocessProtocol):
             self._has_grown = False
             asyncio.get_running_loop().call_later(SPLIT_S, self._end_unreadable_replies)
             return
-        answered, self._answered, self._text = self._answered, set(), None
-        for text in answered:
+        answered, self._answered, self._text = self._answered, {}, None
+        for text, problem in answered.items():
             id = self._waiting.pop(text, None)
             if id is not None:
-                self._unread.append(SessionMessage(failed_reply(id, TransportFailure.MALFORMED, ONE_LINE)))
+                self._unread.append(SessionMessage(failed_reply(id, TransportFailure.MALFORMED, problem)))
         self._wake()
+
+    @property
+    def _only_waiting(self) -> str | None:
+        """The id of the only request that waits, as text. Of several none is known to be the one that is answered."""
+        return next(iter(self._waiting)) if len(self._waiting) == 1 else None
 
     def _find_request(self, message: JSONRPCMessage) -> JSONRPCMessage:
         """Return ``message``; a reply with ``id: null``, of a server that could not read a request, is that of the only
-        request that waits. Of several none is known to be the one: each has its deadline."""
-        if isinstance(message, _REPLIES):
-            if message.id is None and len(self._waiting) == 1:
-                [message.id] = self._waiting.values()
-            self._waiting.pop(str(message.id).strip(), None)  # the SDK accepts a number in a text
+        request that waits. One to a request that was never sent ends it, unless its own one follows."""
+        if not isinstance(message, _REPLIES):
+            return message
+        text = str(message.id).strip()  # the SDK accepts a number in a text
+        id = int(text) if text.isdecimal() and len(text) < 20 else 0
+        if 0 < id <= self._last_id:
+            self._waiting.pop(str(id), None)
+            if id > self._notified_at:  # a server reads in order
+                self._notifications = 0
+        elif self._notifications and not (isinstance(message, JSONRPCError) and message.error.code == PARSE_ERROR):
+            self._notifications -= 1
+        elif self._only_waiting is None:
+            self._log.feed(b"(stdout) a reply to a request that was never sent\n")
+        elif message.id is None:
+            [message.id] = self._waiting.values()
+            self._waiting.clear()
+        else:
+            self._end_later(self._only_waiting, NEVER_SENT)
         return message
+
+    def _end_later(self, id: str, problem: str) -> None:
+        """End a request unless its reply follows."""
+        if not self._answered and self._text is None:
+            asyncio.get_running_loop().call_later(SPLIT_S, self._end_unreadable_replies)
+        self._answered[id] = problem
 
     def _set_paused(self, is_paused: bool) -> None:
         assert self._transport is not None
@@ -535,11 +573,14 @@ class ServerProcess(asyncio.SubprocessProtocol):
         if isinstance(item.message, JSONRPCRequest):
             meta = (item.message.params or {}).get("_meta") or {}
             self._is_modern = PROTOCOL_VERSION_META_KEY in meta
-            self._waiting[str(item.message.id)] = item.message.id
+            assert isinstance(item.message.id, int)
+            self._waiting[str(item.message.id)] = self._last_id = item.message.id
             if item.message.method == PROBE:
                 asyncio.get_running_loop().call_later(PROBE_S, self._end_probe, item.message.id)
-        elif isinstance(item.message, JSONRPCNotification) and item.message.method == "notifications/cancelled":
-            self._waiting.pop(str((item.message.params or {}).get("requestId")), None)
+        elif isinstance(item.message, JSONRPCNotification):
+            self._notifications, self._notified_at = self._notifications + 1, self._last_id
+            if item.message.method == "notifications/cancelled":
+                self._waiting.pop(str((item.message.params or {}).get("requestId")), None)
         self._stdin.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
 
     def _end_probe(self, id: RequestId) -> None:

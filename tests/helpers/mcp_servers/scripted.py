@@ -27,6 +27,8 @@ for line in sys.stdin:
         sys.exit(1)
     if not is_open and script["before"] == "hang":
         sys.stdin.read()
+    if is_open and "id" not in message and script["note"]:
+        write(script["note"])
     if not is_open or "id" not in message:
         continue
     if "method" not in message:
@@ -73,6 +75,7 @@ def scripted_stdio(
     welcome: Mapping[str, Any] = {},
     before: str = "",
     rows: int = 0,
+    note: str = "",
     **keys: Any,
 ) -> dict[str, Any]:
     """The entry of a server on stdin and stdout.
@@ -82,6 +85,7 @@ def scripted_stdio(
         pages: of its list of tools; the last one is repeated. ``@PAGE@`` is the number of pages before.
         welcome: in place of these parts of its answer to the handshake.
         before: what it does with a request before the handshake: ``exit``, ``hang`` or ``ignore``.
+        note: what it writes for a notification.
         rows: objects of five lines and 75 characters that an answer has in place of ``@ROWS@``.
         keys: of the entry.
     """
@@ -89,6 +93,7 @@ def scripted_stdio(
     given = json.loads(usual.replace("@ID@", "0"))["result"]
     listed = pages or [result({"tools": [tool(name) for name in answers]})]
     script = {"answers": dict(answers), "pages": list(listed), "hello": hello, "before": before, "rows": rows}
+    script["note"] = note
     script["welcome"] = result({**given, **welcome})
     return {"command": sys.executable, "args": ["-S", "-c", _STDIO, json.dumps(script)], **keys}
 

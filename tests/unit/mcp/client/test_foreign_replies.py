@@ -215,6 +215,25 @@ async def test_an_error_on_stdio_that_names_no_request_is_that_of_the_only_one()
         assert await dispatcher.call("good", {}) == "fine"
 
 
+@pytest.mark.parametrize("id", ["4711", '"call-@ID@"', "-1", '"@ID@.0"'])
+async def test_a_reply_on_stdio_to_a_request_that_was_never_sent_ends_the_only_one(id: str) -> None:
+    wrong = GOOD.replace("@ID@", id)
+    answers = {"work": wrong, "both": f"{wrong}\n{GOOD}", "good": GOOD}
+    async with connected({"s": scripted_stdio(answers)}) as dispatcher:
+        await assert_malformed(dispatcher, "work", "its id is that of no request")
+        assert await dispatcher.call("both", {}) == "fine"
+        assert await dispatcher.call("good", {}) == "fine"
+
+
+@pytest.mark.parametrize("id", ["", '"id":null,', '"id":-1,', '"id":"0",'])
+@pytest.mark.parametrize("answer", ['"error":{"code":-32601,"message":"no such method"}', '"result":{}'])
+async def test_an_answer_to_a_notification_is_that_of_no_request(id: str, answer: str) -> None:
+    note = f'{{"jsonrpc":"2.0",{id}{answer}}}'
+    async with connected({"s": scripted_stdio({"work": note, "good": GOOD}, note=note)}) as dispatcher:
+        assert await dispatcher.call("good", {}) == "fine"
+        assert (await dispatcher.execute("work", {}, timeout=30)).duration < 15
+
+
 @pytest.mark.parametrize("is_stream", [False, True], ids=["json", "events"])
 async def test_an_unreadable_reply_over_http_ends_its_call(logged: pytest.LogCaptureFixture, is_stream: bool) -> None:
     answers = dict(enumerate(MALFORMED.values()))
