@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 from dispatch._internal import (
     OTHER_LOOP,
     Randomness,
-    Rejection,
     check_instance,
     explain_keywords,
     loop_clock,
@@ -29,13 +28,12 @@ from dispatch.admin import Admin, read_admin
 from dispatch.balancing.instances import InstanceView
 from dispatch.calls.attempt import CallOptions
 from dispatch.calls.call import Calls, FinishedCall
-from dispatch.calls.error_messages import error_from_failed_source, error_from_rejection
+from dispatch.calls.error_messages import error_from_failed_sources
 from dispatch.calls.fleet import FleetLink, fleet_topic
 from dispatch.calls.local import LocalInstance
 from dispatch.calls.resolution import LiveCatalog, ResolvedTool, find_alternatives, list_visible, resolve_visible
 from dispatch.calls.runtime import Runtime
 from dispatch.catalog import Catalog, ToolDescriptor
-from dispatch.catalog.activation import FIRST_RETRY_S
 from dispatch.catalog.catalog import ListConditions
 from dispatch.catalog.merge import CatalogLike
 from dispatch.catalog.registry import Registry
@@ -516,7 +514,10 @@ class Dispatcher:
             InvalidArgumentsError: ``version`` is no range.
         """
         now = 0.0 if self._runtime is None else self._runtime.now()
-        resolved = resolve_visible(self._live.resolver, name, version, user, self._authorizer, now)
+        try:
+            resolved = resolve_visible(self._live.resolver, name, version, user, self._authorizer, now)
+        except RejectedError as error:
+            raise self._explain_missing(name, error) from None
         assert resolved.descriptor is not None  # a tool of the catalogue
         return BoundTool(self, resolved.descriptor, user, version)
 
@@ -535,6 +536,7 @@ class Dispatcher:
         """
         await yield_to_others()
         self._check_loop()
+        self._live.registry.try_failed()
         catalog, version = self.catalog, filters.get("version")
         found = catalog.list(**filters) if filters else catalog.tools.values()
         if find is not None:
@@ -604,6 +606,7 @@ class Dispatcher:
             RuntimeError: the dispatcher was started on another event loop.
         """
         self._check_loop()
+        self._live.registry.try_failed()
         catalog = self.catalog
         tools = catalog.tools
         if category is not None or tags_any:
@@ -636,7 +639,10 @@ class Dispatcher:
 
     def _resolve_service(self, service: str) -> ResolvedTool:
         """Resolve a service for calls without a tool, as TrustGraph's client makes them."""
-        return self._live.resolver.service(service)
+        try:
+            return self._live.resolver.service(service)
+        except RejectedError as error:
+            raise self._explain_missing(service, error) from None
 
     # -- telemetry ----------------------------------------------------------------------------------------------
 
@@ -770,21 +776,21 @@ class Dispatcher:
         _ = self._running_calls
         if isinstance(tool, str) and tool not in self.catalog.tools:
             limit = self._live.resolver.policy.timeout if timeout is None else timeout
-            is_limit = isinstance(limit, (int, float)) and limit > 0  # another one is refused later
-            if is_limit and not await self._live.registry.wait_for_tool(tool, limit):
-                error = error_from_rejection(Rejection("balancer", "no-instance", FIRST_RETRY_S), tool)
-                self._running.observe_unresolved(tool, error, user)
-                raise error
-        try:
-            return await self._running.select_tool(
-                self._live.resolver, self._authorizer, tool, version, user, idempotency_key
-            )
-        except RejectedError as error:
-            if error.type != ErrorType.UNKNOWN_TOOL or all(
-                each.state != "failed" for each in self._live.registry.sources()
-            ):
-                raise
-            raise error_from_failed_source(error) from None
+            if isinstance(limit, (int, float)) and limit > 0:  # another one is refused later
+                await self._live.registry.wait_for_tool(tool, limit)
+        explain = partial(self._explain_missing, tool)
+        return await self._running.select_tool(
+            self._live.resolver, self._authorizer, tool, version, user, idempotency_key, explain
+        )
+
+    def _explain_missing(self, name: str, error: DispatchError) -> DispatchError:
+        """Return ``error``; of an unknown tool or service while a source has failed, one that says so. A user of several
+        does not see what concerns others."""
+        failed, retry_after = self._live.registry.find_failed()
+        is_unknown = error.type in (ErrorType.UNKNOWN_TOOL, ErrorType.UNKNOWN_SERVICE)
+        if not failed or not is_unknown or not isinstance(error, RejectedError):
+            return error
+        return error_from_failed_sources(error, name, [] if self._authorizer.has_grants else failed, retry_after)
 
     async def stream(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
 from dispatch._internal import (
     Rejection,
@@ -553,14 +554,32 @@ def error_from_unknown_name(unknown: UnknownToolError | UnknownServiceError) -> 
     )
 
 
-def error_from_failed_source(error: RejectedError) -> RejectedError:
-    """Return ``error``, of a call of an unknown tool, with the advice that a failed source may have the tool. The id of a
-    source may be a path on this machine: the caller does not get it."""
-    return RejectedError(
-        error.type,
-        f"{error.message} It may be missing because a source of tools has failed: the log says which one, and why.",
-        rejected_by=error.rejected_by,
-        alternatives=error.alternatives,
+MAX_SHOWN_SOURCES: Final = 2
+"""Failed sources that an error names with their problems."""
+
+
+def error_from_failed_sources(
+    error: RejectedError, name: str, failed: Sequence[tuple[str, str]], retry_after: float | None
+) -> RejectedError:
+    """Return ``error``, of a call of the unknown tool or service ``name``, where a source that may have it is not available.
+    A name without near ones may be right: the call may be repeated.
+
+    Args:
+        failed: ids and problems of the sources, of a folder without its path; none: they are not for the caller.
+        retry_after: seconds until one of them is read again; None: none is.
+    """
+    shown = "; ".join(
+        f"'{excerpt(id)}' ({excerpt(problem.rstrip('.'), 250)})" for id, problem in failed[:MAX_SHOWN_SOURCES]
+    )
+    more = f", and {len(failed) - MAX_SHOWN_SOURCES} more" * (len(failed) > MAX_SHOWN_SOURCES)
+    what = f"source that may have it is not available: {shown or 'the log says which one, and why'}{more}"
+    if error.alternatives or retry_after is None:
+        text = f"{error.message} A {what}."
+        return RejectedError(error.type, text, rejected_by=error.rejected_by, alternatives=error.alternatives)
+    kind = "tool" if error.type == ErrorType.UNKNOWN_TOOL else "tool service"
+    return _no_instance(
+        f"No tool was executed: there is no {kind} '{excerpt(name)}' yet, and a {what}. {_advise(retry_after)}",
+        retry_after,
     )
 
 

@@ -115,9 +115,13 @@ class Runtime:
         version: str | None,
         user: str,
         idempotency_key: str | None,
+        explain: Callable[[DispatchError], DispatchError],
     ) -> ResolvedTool:
         """Select the tool and its version for one call (:meth:`ToolResolver.select`). A call for which there is none is
         counted.
+
+        Args:
+            explain: returns the error with what a caller should know of the sources of tools.
 
         Raises:
             DispatchError: there is none.
@@ -126,7 +130,7 @@ class Runtime:
         try:
             return resolver.select(name, version, caller, can_admit=self.can_admit, randomness=self.randomness)
         except DispatchError as error:
-            self.observe_unresolved(name, error, user)
+            self.observe_unresolved(name, explain(error), user)
             if not resolver.catalog.tools and not self._is_empty_reported and not list(self.sources()):
                 self._is_empty_reported = True
                 _log.warning(
@@ -134,7 +138,7 @@ class Runtime:
                 )
             await yield_to_others()
             permissions = authorizer.known_permissions(user, self.now())
-            raise hide_names(resolver.catalog, error, name, permissions) from None
+            raise explain(hide_names(resolver.catalog, error, name, permissions)) from None
 
     def can_admit(self, tool: ResolvedTool) -> bool:
         """Return whether the circuit breaker of a version of a tool admits calls."""

@@ -356,9 +356,20 @@ class SourceFollower:
         wait, self._wait = self._wait, min(self._wait * 2, MAX_RETRY_S)
         return wait * (1 - JITTER + 2 * JITTER * self._randomness())
 
-    async def discover(self) -> None:
-        """Discover the items now; ``error`` says how it went."""
+    async def try_again(self, limit: float) -> None:
+        """Read a source that has failed again, if it can be asked to try at once.
+
+        Args:
+            limit: seconds, at most.
+        """
+        if await getattr(self.source, "try_again", _cannot_try)(limit):
+            await self.discover(only_failed=True)
+
+    async def discover(self, *, only_failed: bool = False) -> None:
+        """Discover the items now, ``only_failed``: unless another attempt has; ``error`` says how it went."""
         async with self._attempt:
+            if only_failed and self.state != "failed":
+                return
             error: Exception | None = None
             try:
                 with ErrorBoundary():
@@ -428,6 +439,11 @@ _END: Final = object()
 
 def _do_nothing() -> None:
     """Close a source that has no ``close()``."""
+
+
+async def _cannot_try(_limit: float) -> bool:
+    """Try a source again that has no ``try_again()``."""
+    return False
 
 
 async def _await_change(changes: AsyncIterator[object]) -> object:

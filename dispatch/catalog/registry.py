@@ -13,7 +13,14 @@ from functools import partial
 from typing import Any, Final, Unpack
 
 from dispatch._internal import ErrorBoundary, Randomness, cancel_and_wait, check_instance, yield_to_others
-from dispatch.catalog.activation import Activator, CatalogTarget, Prepared, SourceFollower, close_followers
+from dispatch.catalog.activation import (
+    FIRST_RETRY_S,
+    Activator,
+    CatalogTarget,
+    Prepared,
+    SourceFollower,
+    close_followers,
+)
 from dispatch.catalog.approvals import Approvals, ApprovalWatcher, check_approvals
 from dispatch.catalog.catalog import Catalog, ListConditions
 from dispatch.catalog.descriptors import CatalogError, ToolDescriptor
@@ -121,16 +128,17 @@ class Registry:
         finally:
             await cancel_and_wait(waits)
 
-    async def wait_for_tool(self, name: str, timeout: float) -> bool:
-        """Wait while the catalogue has no tool ``name`` and a source was never read, ``timeout`` seconds at most. Return
-        False if that is still so."""
+    async def wait_for_tool(self, name: str, timeout: float) -> None:
+        """Wait while the catalogue has no tool ``name`` and a source was never read; then have those that have failed read
+        again, where they can be asked to. ``timeout`` seconds at most."""
 
         def list_unread() -> list[SourceFollower]:
             unread = [each for each in self._followers.values() if not each.is_ready.is_set()]
             return [] if name in self.merged.catalog.tools else unread
 
-        if not list_unread():  # the usual case has no timer
-            return True
+        failed = [each for each in self._followers.values() if each.state == "failed"]
+        if not failed:  # the usual case has no timer
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while unread := list_unread():
@@ -139,7 +147,25 @@ class Registry:
                         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
                     finally:
                         await cancel_and_wait(waits)
-        return not list_unread()
+                if name not in self.merged.catalog.tools:
+                    await asyncio.gather(*(each.try_again(timeout) for each in failed if each.state == "failed"))
+
+    def try_failed(self) -> None:
+        """Have the sources that have failed read again soon, where they can be asked to; their changes follow."""
+        for each in self._followers.values():
+            if each.state == "failed":
+                getattr(each.source, "try_now", bool)()
+
+    def find_failed(self) -> tuple[list[tuple[str, str]], float | None]:
+        """Return ids and problems of the sources that have failed, and the seconds until one of them is read again; None:
+        none is. Of a folder it is the name without its path."""
+        found, waits = [], []
+        for each in self._followers.values():
+            if each.state == "failed":
+                name = each.source.id.rstrip("/").rpartition("/")[2]
+                found.append((name, each.problem.replace(each.source.id, name)))
+                waits.append(getattr(each.source, "retry_after", FIRST_RETRY_S))
+        return found, min((each for each in waits if each is not None), default=None)
 
     async def close(self) -> None:
         """Stop following the sources, and close them. The catalogue stays as it is."""

@@ -111,6 +111,21 @@ class McpServerSource:
             self._instances.start()
         return self._instances
 
+    def try_now(self) -> None:
+        """Have the sessions over HTTP opened soon, if the last attempts were not just now."""
+        for each in self.instances:
+            each.session.try_now()
+
+    async def try_again(self, limit: float) -> bool:
+        """Have the sessions over HTTP opened, and wait for that, ``limit`` seconds at most; return whether one is open."""
+        await asyncio.gather(*(each.session.wait_opened(limit) for each in self.instances))
+        return self.instances.is_connected
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds until the next attempt to connect."""
+        return min(each.session.retry_after for each in self.instances)
+
     def _create_sessions(self) -> list[McpSession]:
         settings = self.settings
         create = partial(McpSession, callbacks=self._callbacks, on_change=self._on_session)
@@ -263,6 +278,9 @@ class McpServers:
 
 class InvalidServerSource:
     """An entry of the configuration that cannot be used: a source that fails with its mistakes."""
+
+    retry_after = None
+    """It is never read again."""
 
     def __init__(self, id: str, invalid: InvalidServer) -> None:
         self.id = id

@@ -310,7 +310,9 @@ class ServerProcess(asyncio.SubprocessProtocol):
         self._answered: dict[str, str] = {}
         """Requests that were answered by what is no reply to them, and what is wrong with it."""
         self._last_id = 0
-        """Of the last request; the SDK counts them."""
+        """Of the last request; the SDK counts them, and gives subscriptions a text."""
+        self._subscription = ""
+        """Id of the last one."""
         self._notified_at = 0
         """:attr:`_last_id` when the last notification was sent."""
         self._notifications = 0
@@ -501,7 +503,9 @@ class ServerProcess(asyncio.SubprocessProtocol):
             return message
         text = str(message.id).strip()  # the SDK accepts a number in a text
         id = int(text) if text.isdecimal() and len(text) < 20 else 0
-        if 0 < id <= self._last_id:
+        if text == self._subscription:
+            pass
+        elif 0 < id <= self._last_id:
             self._waiting.pop(str(id), None)
             if id > self._notified_at:  # a server reads in order
                 self._notifications = 0
@@ -573,8 +577,10 @@ class ServerProcess(asyncio.SubprocessProtocol):
         if isinstance(item.message, JSONRPCRequest):
             meta = (item.message.params or {}).get("_meta") or {}
             self._is_modern = PROTOCOL_VERSION_META_KEY in meta
-            assert isinstance(item.message.id, int)
-            self._waiting[str(item.message.id)] = self._last_id = item.message.id
+            if isinstance(item.message.id, int):
+                self._waiting[str(item.message.id)] = self._last_id = item.message.id
+            else:  # a subscription, which waits for no reply
+                self._subscription = item.message.id
             if item.message.method == PROBE:
                 asyncio.get_running_loop().call_later(PROBE_S, self._end_probe, item.message.id)
         elif isinstance(item.message, JSONRPCNotification):

@@ -209,6 +209,11 @@ class Authorizer:
             self._lookup = PermissionLookup(grants)
 
     @property
+    def has_grants(self) -> bool:
+        """Whether users differ in what they may call."""
+        return self._permissions_of is not None or self._lookup is not None
+
+    @property
     def is_closed(self) -> bool:
         """Whether no permissions can be asked for any more."""
         return self._lookup is not None and self._lookup.is_closed

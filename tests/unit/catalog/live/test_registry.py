@@ -160,14 +160,36 @@ async def test_a_source_out_of_reach_or_unfit_is_added_as_well() -> None:
         state, problem = problems["unfit"]
         assert (state, "delivers dict, which is no Item" in problem) == ("failed", True)
         error = (await dispatcher.execute("calendar", {})).error
-        assert error.type == "unknown-tool"
-        assert "may be missing because a source of tools has failed: the log says which one, and why" in error.message
-        assert not any(each in error.message for each in ("away", "unfit"))
+        assert (error.type, error.retryable, error.retry_after) == ("no-instance", True, 0.5)
+        assert (
+            "a source that may have it is not available: 'away' (ConnectionError: no answer); 'unfit'" in error.message
+        )
+        with pytest.raises(DispatchError, match="'away'") as raised:
+            dispatcher.tool("calendar")
+        assert raised.value.message == error.message
+        with pytest.raises(DispatchError, match="no tool service 'office' yet, and a source that may have it"):
+            dispatch.ToolServiceClient(dispatcher, service="office")
+        near = (await dispatcher.execute("stmp", {})).error
+        assert (near.type, near.retryable, near.alternatives) == ("unknown-tool", False, ("stamp",))
+        assert "Call 'stamp' if you meant that" in near.message
+        assert "'away'" in near.message
         unfit.items = [Item("x", "tool", None, {})]
         with pytest.raises(TypeError, match="is no text"):
             await dispatcher.registry.refresh("unfit")
         await dispatcher.registry.put("tool", tool("other").raw)
         assert "other" in dispatcher.catalog.tools
+
+
+@virtual_time
+async def test_with_grants_a_caller_does_not_see_which_source_has_failed() -> None:
+    away = Source("/srv/away")
+    away.failure = ConnectionError("no answer at /srv/away/x")
+    for grants in (None, dispatch.Grants.of({"users": {}})):
+        async with connected(source("a"), away, grants=grants) as (dispatcher, _):
+            message = (await dispatcher.execute("calendar", {})).error.message
+            assert "a source that may have it is not available" in message
+            assert ("'away' (ConnectionError: no answer at away/x)" in message) == (grants is None)
+            assert "/srv" not in message
 
 
 @virtual_time

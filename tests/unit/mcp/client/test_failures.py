@@ -138,6 +138,31 @@ async def test_the_first_call_after_a_server_is_back_succeeds(monkeypatch: pytes
             assert [(found.error, found.text) for found in await call_both()] == [(None, "3")] * 2
 
 
+async def test_a_server_that_comes_after_the_start_is_found_by_the_next_call_or_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatch.mcp.sessions, "FIRST_RETRY_S", 300.0)
+    monkeypatch.setattr("dispatch.catalog.activation.FIRST_RETRY_S", 300.0)
+    with http_server("calculator") as server:
+        server.kill()
+        calc = {"calc": {"url": server.url}}
+        async with connected(calc) as called, connected(calc) as listed, connected(calc) as searched:
+            error = (await called.execute("add", {"a": 1, "b": 2})).error
+            assert error is not None
+            assert (error.type, error.retryable) == ("no-instance", True)
+            assert "'mcp-calc' (McpServerError: http://127.0.0.1:" in error.message
+            assert not await listed.tools()
+            assert not await searched.find("add two numbers")
+            await asyncio.to_thread(server.start)
+            await asyncio.sleep(0.6)
+            assert await called.call("add", {"a": 1, "b": 2}) == "3"
+            async with asyncio.timeout(START_S):
+                while not await listed.tools():  # noqa: ASYNC110 - the dispatcher is asked each time
+                    await asyncio.sleep(0.05)
+                while not await searched.find("add two numbers"):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+
+
 async def test_calls_ask_a_server_that_is_down_twice_a_second_and_wait_for_one_that_hangs(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
