@@ -28,7 +28,7 @@ import msgspec
 import pydantic_core
 from mcp.server import NotificationOptions, Server, ServerRequestContext
 from mcp.server.auth.middleware.auth_context import AuthContextMiddleware, get_access_token
-from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, BearerAuthBackend
 from mcp.server.auth.provider import AccessToken
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.models import InitializationOptions
@@ -62,6 +62,7 @@ from starlette.applications import Starlette
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dispatch._internal import as_set, check_function, check_instance, encode_text, scalar_value, type_name
@@ -1055,6 +1056,36 @@ def _hash(token: str) -> bytes:
     return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
 
 
+_NO_TOKEN: Final = (
+    "This server requires a bearer token, and has no login (OAuth): send the header 'Authorization: Bearer TOKEN' with a "
+    "token from its operator"
+)
+_UNKNOWN_TOKEN: Final = "The bearer token is unknown, or was replaced: ask the operator of this server for another one"
+
+
+class RequiredToken:
+    """ASGI application that refuses requests without a known bearer token, as RFC 6750 says: only one with a token has an
+    error code. MCP's ``resource_metadata`` names an authorization server; there is none.
+
+    Args:
+        app: receives all others.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if isinstance(scope.get("user"), AuthenticatedUser):
+            await self._app(scope, receive, send)
+            return
+        has_token = Request(scope).headers.get("authorization", "").lower().startswith("bearer ")
+        reason = _UNKNOWN_TOKEN if has_token else _NO_TOKEN
+        challenge = 'Bearer realm="dispatch"' + f', error="invalid_token", error_description="{reason}"' * has_token
+        body = _write_error(INVALID_REQUEST, f"{reason}. Nothing was executed.", b"null")
+        headers = {"www-authenticate": challenge}
+        await Response(body, 401, headers, "application/json")(scope, receive, send)
+
+
 _NO_SESSION: Final = (
     "This server speaks streamable HTTP, not the HTTP+SSE transport of MCP 2024-11-05: choose 'http' or 'streamable-http' "
     "in the client, which begins with a POST of 'initialize' to this address"
@@ -1180,10 +1211,13 @@ def make_app(
     """Return the application; see :meth:`dispatch.mcp.server.McpServer.app`."""
     verifier = BearerTokens(tokens) if isinstance(tokens, Mapping) else tokens
     security = protect_against_rebinding(hosts)
-    app = server.streamable_http_app(streamable_http_path=path, transport_security=security, token_verifier=verifier)
+    app = server.streamable_http_app(streamable_http_path=path, transport_security=security)
     limited = server.session_manager.asgi_app  # reads the whole body, which is limited
     limited.app = UnreadableRequests(limited.app, security)
     if verifier is not None:
+        for route in app.routes:
+            assert isinstance(route, Route)
+            route.app = RequiredToken(route.app)
         # The SDK adds them only with the settings of an OAuth server; the last one is the outermost.
         app.add_middleware(AuthContextMiddleware)
         app.add_middleware(AuthenticationMiddleware, backend=BearerAuthBackend(verifier))

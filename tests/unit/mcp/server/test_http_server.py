@@ -73,7 +73,12 @@ async def test_without_a_known_token_nothing_is_served(header: bytes | None) -> 
         headers: dict[str, Any] = HEADERS if header is None else HEADERS | {"authorization": header}
         answer = await http.post(url, json=DISCOVER, headers=headers)
     assert answer.status_code == 401
-    assert answer.headers["www-authenticate"].startswith("Bearer")
+    has_token = header is not None and header.startswith(b"Bearer ")
+    reason = "The bearer token is unknown" if has_token else "send the header 'Authorization: Bearer TOKEN'"
+    assert reason in answer.json()["error"]["message"]
+    challenge = answer.headers["www-authenticate"]
+    assert challenge.startswith('Bearer realm="dispatch"')
+    assert ('error="invalid_token", error_description="The bearer token is unknown' in challenge) == has_token
     assert service.requests == []
 
 
