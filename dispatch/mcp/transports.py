@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import errno
+import json
 import logging
 import math
 import os
@@ -45,7 +46,7 @@ from mcp.types import (
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from dispatch._internal import Clock, excerpt, loop_clock
+from dispatch._internal import Clock, excerpt, loop_clock, yield_to_others
 from dispatch.mcp.conversion import find_address_problem, find_header_problem
 from dispatch.mcp.replies import (
     FAILURES,
@@ -299,6 +300,8 @@ class ServerProcess(asyncio.SubprocessProtocol):
         self._parts: list[bytes] = []
         """Parts of a message whose end has not arrived."""
         self._size = 0
+        self._notes: set[bytes] = set()
+        """Notifications in what was read last, where another one like them says nothing: servers may write storms."""
         self._is_modern = False
         """The protocol is 2026-07-28 or later."""
         self._waiting: dict[str, RequestId] = {}
@@ -319,6 +322,7 @@ class ServerProcess(asyncio.SubprocessProtocol):
         """Notifications that a server may still answer: none has an answer, but some servers give one."""
         self._is_cut = False
         """The lines since the last readable message may be parts of an unreadable one."""
+        self._is_end_awaited = False
         self._is_paused = False
         self._has_output = False
         self._reader: asyncio.Future[None] | None = None
@@ -377,6 +381,8 @@ class ServerProcess(asyncio.SubprocessProtocol):
             self._finish()
 
     def _finish(self) -> None:
+        if not self.ended.is_set() and self._size <= MAX_MESSAGE_BYTES:
+            self._read_unended()
         self.ended.set()
         self._may_write.set()
         self._wake()
@@ -436,18 +442,43 @@ class ServerProcess(asyncio.SubprocessProtocol):
             self._finish()
             return
         if not others:
+            self._await_line_end()
             return
         *lines, rest = others
+        self._notes.clear()
         self._read_line(b"".join(self._parts))
         for line in lines:
             self._read_line(line)
         self._parts, self._size = [rest], len(rest)
+        self._await_line_end()
         if len(self._unread) > MAX_UNREAD and not self._is_paused:
             self._set_paused(True)
         self._wake()
 
+    def _await_line_end(self) -> None:
+        if self._size and not self._is_end_awaited:
+            self._is_end_awaited = True
+            asyncio.get_running_loop().call_later(SPLIT_S, self._check_line_end, self._size)
+
+    def _check_line_end(self, size: int) -> None:
+        self._is_end_awaited = False
+        if size == self._size:
+            self._read_unended()
+            self._wake()
+        else:
+            self._await_line_end()
+
+    def _read_unended(self) -> None:
+        """Read a whole message whose line end has not been written: some servers forget it, or write it before the next."""
+        data = b"".join(self._parts)
+        with suppress(ValueError, RecursionError):
+            if data.rstrip().endswith((b"}", b"]")) and isinstance(json.loads(data), (dict, list)):
+                self._parts, self._size = [], 0
+                self._log.feed(b"(stdout) a message without a line end\n")
+                self._read_line(data)
+
     def _read_line(self, line: bytes) -> None:
-        if not line.strip():
+        if not line.strip() or line in self._notes:
             return
         try:
             messages = read_messages(line, is_modern=self._is_modern)
@@ -460,6 +491,8 @@ class ServerProcess(asyncio.SubprocessProtocol):
         else:
             self._unread.extend(SessionMessage(self._find_request(message)) for message in messages)
             self._is_cut = any(is_malformed(message) for message in messages)
+            if all(isinstance(message, JSONRPCNotification) for message in messages):
+                self._notes.add(line)
 
     def _collect(self, line: bytes) -> None:
         """Read a line of what may be a reply over several lines, or in Python's form."""
@@ -554,7 +587,10 @@ class ServerProcess(asyncio.SubprocessProtocol):
             await self._reader
         if self._is_paused and len(self._unread) < MAX_UNREAD // 2:
             self._set_paused(False)
-        return self._unread.popleft()
+        item = self._unread.popleft()
+        if isinstance(item.message, JSONRPCNotification):  # of a storm, which must not stop the event loop
+            await yield_to_others()
+        return item
 
     def __aiter__(self) -> Self:
         return self

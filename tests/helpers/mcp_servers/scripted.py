@@ -18,7 +18,7 @@ script = json.loads(sys.argv[1])
 pages = 0
 is_open = not script["before"]
 def write(text):
-    sys.stdout.buffer.write(text.encode("latin-1") + b"\n")
+    sys.stdout.buffer.write(text.encode("latin-1") + script["end"].encode())
     sys.stdout.buffer.flush()
 for line in sys.stdin:
     message = json.loads(line)
@@ -46,6 +46,8 @@ for line in sys.stdin:
         text = '{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32601,"message":"no such method"}}'
     rows = ",\n".join(['{\n"page": "secret-page",\n"text": "' + 40 * "x" + '"\n}'] * script["rows"])
     write(text.replace("@ID@", id).replace("@ROWS@", rows))
+    if method == "tools/call" and script["exits"]:
+        sys.exit()
 """
 
 
@@ -76,6 +78,8 @@ def scripted_stdio(
     before: str = "",
     rows: int = 0,
     note: str = "",
+    end: str = "\n",
+    exits: bool = False,
     **keys: Any,
 ) -> dict[str, Any]:
     """The entry of a server on stdin and stdout.
@@ -86,6 +90,8 @@ def scripted_stdio(
         welcome: in place of these parts of its answer to the handshake.
         before: what it does with a request before the handshake: ``exit``, ``hang`` or ``ignore``.
         note: what it writes for a notification.
+        end: of each message.
+        exits: it ends after its first answer to a call.
         rows: objects of five lines and 75 characters that an answer has in place of ``@ROWS@``.
         keys: of the entry.
     """
@@ -93,7 +99,7 @@ def scripted_stdio(
     given = json.loads(usual.replace("@ID@", "0"))["result"]
     listed = pages or [result({"tools": [tool(name) for name in answers]})]
     script = {"answers": dict(answers), "pages": list(listed), "hello": hello, "before": before, "rows": rows}
-    script["note"] = note
+    script |= {"note": note, "end": end, "exits": exits}
     script["welcome"] = result({**given, **welcome})
     return {"command": sys.executable, "args": ["-S", "-c", _STDIO, json.dumps(script)], **keys}
 

@@ -24,10 +24,12 @@ from mcp import types
 import dispatch
 import dispatch.mcp.sessions
 import dispatch.mcp.transports
+from dispatch._internal import cancel_and_wait
 from dispatch.calls.local import LocalResult
 from dispatch.errors import ToolError
 from dispatch.mcp.conversion import read_result
 from dispatch.mcp.replies import TransportFailure
+from dispatch.mcp.sessions import ToolList
 from dispatch.mcp.transports import HttpClient, read_retry_after, trusted_certificates
 from dispatch.result import ResultContent
 from tests.helpers.mcp_servers.programs import call_until_ok, connected, until
@@ -232,6 +234,42 @@ async def test_an_answer_to_a_notification_is_that_of_no_request(id: str, answer
     async with connected({"s": scripted_stdio({"work": note, "good": GOOD}, note=note)}) as dispatcher:
         assert await dispatcher.call("good", {}) == "fine"
         assert (await dispatcher.execute("work", {}, timeout=30)).duration < 15
+
+
+@pytest.mark.parametrize("exits", [False, True])
+async def test_a_message_without_a_line_end_is_read(exits: bool) -> None:
+    async with connected({"s": scripted_stdio({"work": GOOD}, end="", exits=exits)}) as dispatcher:
+        assert await dispatcher.call("work", {}) == "fine"
+
+
+async def test_a_storm_of_notifications_does_not_stop_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    received = most = 0
+
+    async def count(_list: ToolList, _message: object) -> None:
+        nonlocal received
+        received += 1
+
+    async def tick() -> None:
+        nonlocal most
+        while True:
+            before = received
+            await asyncio.sleep(0)
+            most = max(most, received - before)
+
+    monkeypatch.setattr(ToolList, "on_message", count)
+    different = '{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"n":%d}}}\n'
+    answers = {
+        "equal": 600 * (different % 0) + GOOD,
+        "different": "".join(map(different.__mod__, range(600))) + GOOD,
+    }
+    async with connected({"s": scripted_stdio(answers)}) as dispatcher:
+        ticking = asyncio.create_task(tick())
+        assert await dispatcher.call("equal", {}) == "fine"
+        assert received < 300
+        assert await dispatcher.call("different", {}) == "fine"
+        assert received >= 600
+        await cancel_and_wait((ticking,))
+    assert most < 20
 
 
 @pytest.mark.parametrize("is_stream", [False, True], ids=["json", "events"])

@@ -133,7 +133,7 @@ async def methods(found: ServerProcess) -> list[str]:
 
 def test_messages_in_parts_and_several_at_once() -> None:
     lines = "\n".join(PING % number for number in range(5)) + "\n"
-    parts = [lines[:10], lines[10:70], lines[70:], "not JSON\n", f"{PING % 5}\n", PING % 6]
+    parts = [lines[:10], lines[10:70], lines[70:], "not JSON\n", f"{PING % 5}\n", f"{PING % 6}\n", (PING % 7)[:-3]]
     code = f"""
 import sys, time
 for part in {parts!r}:
@@ -143,8 +143,7 @@ for part in {parts!r}:
 
     async def test() -> None:
         async with process(code) as found:
-            # The last one has no end: it may be incomplete.
-            assert await methods(found) == [f"ping/{number}" for number in range(6)]
+            assert await methods(found) == [f"ping/{number}" for number in range(7)]
             with pytest.raises(anyio.EndOfStream):
                 await found.receive()
             with pytest.raises(anyio.BrokenResourceError):
