@@ -709,6 +709,7 @@ _NEVER_OF_A_SESSION: Final = (
 )
 _OF_THE_SESSION: Final = (MCP_SESSION_ID, MCP_PROTOCOL_VERSION_HEADER)
 _FORGOTTEN: Final = "the session is unknown"
+_NO_SESSION_ID: Final = (TransportFailure.MALFORMED, "its Mcp-Session-Id has other characters than visible ASCII")
 
 
 class InvalidAddressError(ValueError):
@@ -873,6 +874,9 @@ class HttpClient(httpx2.AsyncClient):
             response = await super().send(request, **options)
             if exchange is None or _is_followed(response):
                 return response
+            if exchange.id is not None and not response.headers.get(MCP_SESSION_ID, "").isascii():
+                await response.aclose()
+                return _response(httpx2.Response(HTTPStatus.OK, request=request), exchange.fail(*_NO_SESSION_ID))
             if response.has_redirect_location and exchange.id is not None:
                 await response.aclose()
                 return _response(response, exchange.fail(TransportFailure.HTTP_STATUS, _describe_redirect(response)))
@@ -898,9 +902,12 @@ class HttpClient(httpx2.AsyncClient):
 
     async def _read_reply(self, exchange: Exchange, response: httpx2.Response) -> httpx2.Response:
         try:
-            body = await response.aread()
+            body = await _read_limited(response)
         finally:
             await response.aclose()
+        if len(body) > MAX_MESSAGE_BYTES:
+            problem = f"a message has more than {MAX_MESSAGE_BYTES} bytes"
+            return _response(response, exchange.fail(TransportFailure.MALFORMED, problem))
         reply = exchange.find_reply(body)
         if response.is_error:
             text = reply.error.message if isinstance(reply, JSONRPCError) else body[:10_000].decode(errors="replace")
@@ -921,8 +928,13 @@ class HttpClient(httpx2.AsyncClient):
         clock = asyncio.get_running_loop().time
         began, wait = clock(), RECONNECT_S
         try:
-            async for event in httpx2.EventSource(response, max_event_size=MAX_MESSAGE_BYTES):
+            stream = _EventStream(response)
+            async for event in stream.read():
+                problem = exchange.problem
                 messages = exchange.read(event.data.encode()) if event.event == "message" and event.data else []
+                if stream.has_ended and any(map(is_malformed, messages)):  # it was cut, and may be sent again
+                    exchange.problem = problem
+                    break
                 if awaits_reply:
                     messages = [await self._check_reply(response.request, exchange, each) for each in messages]
                     awaits_reply = not any(isinstance(each, _REPLIES) for each in messages)
@@ -1069,6 +1081,32 @@ class _Head(msgspec.Struct):
     method: str = ""
 
 
+class _EventStream:
+    """The events of a response. The last one is read also without the blank line behind it, which some servers forget.
+
+    Attributes:
+        has_ended: the last one is being read.
+    """
+
+    def __init__(self, response: httpx2.Response) -> None:
+        self.headers, self.request = response.headers, response.request
+        self.has_ended = False
+        self._response = response
+
+    def read(self) -> AsyncIterator[httpx2.ServerSentEvent]:
+        """Return the events, each up to :data:`MAX_MESSAGE_BYTES`."""
+        return aiter(httpx2.EventSource(cast(httpx2.Response, self), max_event_size=MAX_MESSAGE_BYTES))
+
+    async def aiter_text(self) -> AsyncIterator[str]:
+        """Return the text without a byte order mark."""
+        mark = "\ufeff"
+        async for text in self._response.aiter_text():
+            yield text.removeprefix(mark)
+            mark = ""
+        self.has_ended = True
+        yield "\n\n"
+
+
 class _EventBytes(httpx2.AsyncByteStream):
     """The body of a response whose events were read and written again."""
 
@@ -1085,11 +1123,22 @@ class _EventBytes(httpx2.AsyncByteStream):
         await self._response.aclose()
 
 
+async def _read_limited(response: httpx2.Response) -> bytes:
+    """Return the body, as far as it is sure to have more than :data:`MAX_MESSAGE_BYTES`."""
+    parts, size = [], 0
+    async for part in response.aiter_bytes():
+        parts.append(part)
+        size += len(part)
+        if size > MAX_MESSAGE_BYTES:
+            break
+    return b"".join(parts)
+
+
 async def _read_body(response: httpx2.Response) -> bytes:
     """Return the body: of a stream of events, the data of the first one."""
     if not _is_event_stream(response):
-        return await response.aread()
-    async for event in httpx2.EventSource(response, max_event_size=MAX_MESSAGE_BYTES):
+        return await _read_limited(response)
+    async for event in _EventStream(response).read():
         if event.data:
             return event.data.encode()
     return b""

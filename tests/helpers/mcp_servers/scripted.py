@@ -132,6 +132,7 @@ class ScriptedServer:
         refuse: Answer | None,
         tools: Sequence[str],
         is_modern: bool,
+        session: str,
     ) -> None:
         self.sessions: set[str] = set()
         self.requests: list[str] = []
@@ -144,6 +145,7 @@ class ScriptedServer:
         self._hello = _hello(is_modern)
         self._is_modern = is_modern
         self._count = 0
+        self._session = session
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -190,7 +192,7 @@ class ScriptedServer:
             return self.ping
         if method == hello:
             self._count += 1
-            session = f"session-{self._count}"
+            session = f"{self._session}-{self._count}"
             self.sessions.add(session)
             return Answer(
                 welcome, headers={} if self._is_modern or self.refuse is None else {"Mcp-Session-Id": session}
@@ -217,9 +219,11 @@ def scripted_http(
     refuse: Answer | None = None,
     tools: Sequence[str] = ("work",),
     is_modern: bool = False,
+    session: str = "session",
 ) -> Iterator[ScriptedServer]:
-    """A running server; ``answer``: the response to calls, or what returns it. ``refuse``: it has sessions."""
-    server = ScriptedServer(answer if callable(answer) else lambda *_: answer, refuse, tools, is_modern)
+    """A running server; ``answer``: the response to calls, or what returns it. ``refuse``: it has sessions, whose ids begin
+    with ``session``."""
+    server = ScriptedServer(answer if callable(answer) else lambda *_: answer, refuse, tools, is_modern, session)
     try:
         yield server
     finally:

@@ -339,6 +339,8 @@ RESULTS = [
     event('{"jsonrpc":"2.0","id":"a","method":"sampling/createMessage","params":"secret-page"}', GOOD),
     event(GOOD.replace('"result"', '\ndata: "result"')),
     Answer("id: 1\ndata:\n\nevent: ping\ndata: x\n\ndata: " + GOOD + "\n\n", kind="text/event-stream; charset=utf-8"),
+    Answer("event: message\ndata: " + GOOD, kind="text/event-stream"),
+    Answer("\xef\xbb\xbfdata: " + GOOD + "\n", kind="text/event-stream"),
 ]
 
 
@@ -375,6 +377,34 @@ async def test_a_reply_of_many_megabytes_in_one_event() -> None:
     with scripted_http(event(result({"content": [{"type": "text", "text": "x" * 3_000_000}]}))) as server:
         async with connected({"s": {"url": server.url}}) as dispatcher:
             assert len(await dispatcher.call("work", {})) == 3_000_000
+
+
+async def test_a_reply_over_http_without_an_end_is_read_as_far_as_a_message_may_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatch.mcp.transports, "MAX_MESSAGE_BYTES", 10_000)
+    large = Answer(result({"content": [{"type": "text", "text": "x" * 100_000}]}))
+    async with connected_to(large, Answer(large.body, 500), Answer(GOOD)) as (dispatcher, _):
+        for number in range(2):
+            found = await dispatcher.execute(f"s{number}-work", {}, timeout=30)
+            assert found.error is not None
+            assert (found.error.type, "more than 10000 bytes" in found.error.message) == ("malformed-reply", True)
+        assert await dispatcher.call("s2-work", {}) == "fine"
+
+
+async def test_a_cut_event_without_a_blank_line_is_a_lost_reply() -> None:
+    async with connected_to(Answer("data: " + GOOD[:40], kind="text/event-stream")) as (dispatcher, _):
+        found = await dispatcher.execute("s0-work", {}, timeout=30)
+        assert found.error is not None
+        assert found.error.type == "instance-lost"
+
+
+async def test_a_session_id_that_no_header_can_have_is_told() -> None:
+    with scripted_http(Answer(GOOD), refuse=Answer(status=404), session="s\xe9cret") as server:
+        async with connected({"s": {"url": server.url}}) as dispatcher:
+            [source] = dispatcher.registry.sources()
+            assert "Mcp-Session-Id has other characters than visible ASCII" in source.problem
+            assert "cret" not in source.problem
 
 
 async def test_a_log_on_stdout_ends_no_call() -> None:
