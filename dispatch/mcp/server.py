@@ -57,6 +57,7 @@ from mcp_types import (
     jsonrpc_message_adapter,
 )
 from mcp_types import Tool as McpTool
+from mcp_types.methods import validate_client_request
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from starlette.applications import Starlette
 from starlette.middleware.authentication import AuthenticationMiddleware
@@ -72,6 +73,7 @@ from dispatch.catalog import Catalog, ToolDescriptor
 from dispatch.dispatcher import BoundTool
 from dispatch.documents import DocumentError, FileWatch, parse_typed, read_regular_file, thaw
 from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError
+from dispatch.mcp.replies import describe_invalid
 from dispatch.result import CallResult
 from dispatch.results import ReadResultTool, ResultFormatter, ResultStore
 from dispatch.schemas import SchemaValidator, join_mistakes
@@ -180,6 +182,7 @@ def read_message(data: bytes) -> JSONRPCMessage:
     if not isinstance(value, dict):
         raise UnreadableMessageError(INVALID_REQUEST, "The message is no JSON object", b"null")
     is_request = "method" in value and "id" in value
+    _complete_params(value)
     problem = _find_problem(value) if is_request else None
     if problem is None:
         try:
@@ -189,6 +192,21 @@ def read_message(data: bytes) -> JSONRPCMessage:
     is_answered = is_request or ("method" not in value and "result" not in value and "error" not in value)
     reason = f"The message is no request of JSON-RPC 2.0: {problem}"
     raise UnreadableMessageError(INVALID_REQUEST, reason, find_id(data), is_answered=is_answered)
+
+
+def _complete_params(message: dict[str, Any]) -> None:
+    """Write ``{}`` for the ``[]`` that PHP has for an empty object, and remove null from the metadata."""
+    if message.get("params") == []:
+        message["params"] = {}
+    params = message.get("params")
+    if not isinstance(params, dict):
+        return
+    for key in ("arguments", "capabilities", "_meta"):
+        if params.get(key) == []:
+            params[key] = {}
+    meta = params.get("_meta")
+    if isinstance(meta, dict) and meta.get("progressToken", "") is None:
+        del meta["progressToken"]
 
 
 def read_batch(data: bytes) -> list[JSONRPCMessage | UnreadableMessageError]:
@@ -1140,6 +1158,11 @@ class UnreadableRequests:
             answer = Response(error.answer, 400, media_type="application/json")
             await (refusal or answer)(scope, receive, send)
             return
+        [message] = found
+        if not isinstance(message, UnreadableMessageError) and (
+            b"[]" in data or b"null" in data
+        ):  # it may be completed
+            body = {**body, "body": write_message(message)}
         await self._app(scope, _replay(body, receive), send)
 
 
@@ -1288,11 +1311,18 @@ class _SdkServer(Server[None]):
         return super().create_initialization_options(options, experimental_capabilities, extensions)
 
 
-async def explain_missing_handshake(ctx: ServerRequestContext[Any], call_next: CallNext) -> HandlerResult:
-    """Middleware of the SDK: a request before the handshake is told to send it. The SDK answers with the error of a request
-    whose parameters are invalid."""
+async def explain_refusals(ctx: ServerRequestContext[Any], call_next: CallNext) -> HandlerResult:
+    """Middleware of the SDK: a request before the handshake is told to send it, and one whose parameters are not valid what
+    is wrong. The SDK answers both with one error, which says neither."""
     try:
         return await call_next(ctx)
+    except pydantic_core.ValidationError:
+        try:
+            validate_client_request(ctx.method, ctx.protocol_version, ctx.params)
+        except ValueError as error:
+            text = f"The parameters of '{ctx.method}' are not valid ({describe_invalid(error)})"
+            raise MCPError(INVALID_PARAMS, f"{text}. Nothing was executed: correct them.") from None
+        raise
     except MCPError as error:
         is_early = ctx.session.client_params is None and ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS
         if is_early and (error.error.code, error.error.data) == (INVALID_PARAMS, ""):
@@ -1354,7 +1384,7 @@ class McpServer:
             on_subscriptions_listen=self._changes.listen,
         )
         self.sdk_server.middleware.insert(0, self._changes.follow_session)
-        self.sdk_server.middleware.append(explain_missing_handshake)
+        self.sdk_server.middleware.append(explain_refusals)
 
     async def serve_stdio(self) -> None:
         """Serve one client on stdin and stdout until it closes stdin. Meanwhile other output to stdout goes to stderr."""

@@ -346,6 +346,32 @@ async def test_a_request_before_the_handshake_is_told_to_send_it(version: str | 
         assert "'Mcp-Session-Id'" in answer.json()["error"]["message"]
 
 
+@pytest.mark.wall_clock
+async def test_empty_objects_of_php_are_read_and_wrong_parameters_named() -> None:
+    headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-06-18"}
+    async with serving_stand(lambda _: "done") as url, httpx2.AsyncClient(headers=headers) as http:
+
+        async def post(message: dict[str, Any]) -> Any:
+            answer = await http.post(url, json={"jsonrpc": "2.0", "id": 7, **message})
+            http.headers.setdefault("mcp-session-id", answer.headers.get("mcp-session-id", ""))
+            return json.loads(answer.text.rpartition("data: ")[2])
+
+        empty = {**INITIALIZE, "params": {**INITIALIZE["params"], "capabilities": []}}
+        assert (await post(empty))["result"]["serverInfo"]["name"] == "dispatch"
+        call = {"name": "work", "arguments": [], "_meta": []}
+        for params in (call, call | {"_meta": {"progressToken": None}}):
+            assert (await post({"method": "tools/call", "params": params}))["result"]["content"][0]["text"] == "done"
+        assert (await post({"method": "tools/list", "params": []}))["result"]["tools"]
+        for params, problem in (
+            (call | {"arguments": "secret"}, "params.arguments: Input should be a valid dictionary"),
+            (call | {"name": 4711}, "params.name: Input should be a valid string"),
+        ):
+            error = (await post({"method": "tools/call", "params": params}))["error"]
+            assert (error["code"], problem in error["message"]) == (-32602, True)
+            assert "Nothing was executed" in error["message"]
+            assert not any(each in error["message"] for each in ("secret", "4711"))
+
+
 ALICE, NEXT = "0123456789abcdef", "fedcba9876543210"
 
 

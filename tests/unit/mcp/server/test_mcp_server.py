@@ -197,7 +197,7 @@ def test_what_is_no_json(data: bytes, id: object) -> None:
         (b"[%b]" % CALL, None, True),
         (b"null", None, True),
         (b"1", None, True),
-        (b'{"jsonrpc":"2.0","method":"notifications/initialized","params":[]}', None, False),
+        (b'{"jsonrpc":"2.0","method":"notifications/initialized","params":[1]}', None, False),
         (b'{"method":"notifications/initialized"}', None, False),
         (b'{"id":null,"error":"an error without code"}', None, False),
         (b'{"jsonrpc":"2.0","id":1,"result":null}', 1, False),
