@@ -16,7 +16,7 @@ import select
 import sys
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -1110,10 +1110,16 @@ _NO_SESSION: Final = (
 )
 
 
+def _refuse_id(request: JSONRPCRequest) -> bytes:
+    text = "A request with this id is in flight: give each request of a session another id. This one was not executed."
+    return _write_error(INVALID_REQUEST, text, msgspec.json.encode(request.id))
+
+
 class UnreadableRequests:
     """ASGI application that answers requests which are no messages; the SDK answers them without their ids, and takes a
-    request whose id is no integer for a notification. A batch is passed on message by message. A client of the HTTP+SSE
-    transport begins with a GET without a session, and is told what to use.
+    request whose id is no integer for a notification. It would never answer the first of two requests of a session that
+    have one id: the second one is refused. A batch is passed on message by message. A client of the HTTP+SSE transport
+    begins with a GET without a session, and is told what to use.
 
     Args:
         app: receives all others.
@@ -1123,6 +1129,8 @@ class UnreadableRequests:
     def __init__(self, app: ASGIApp, security: TransportSecuritySettings) -> None:
         self._app = app
         self._security = TransportSecurityMiddleware(security)
+        self._in_flight: dict[tuple[str, str], _Exchange] = {}
+        """By session and id."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] in ("GET", "DELETE"):
@@ -1138,8 +1146,7 @@ class UnreadableRequests:
             return
         body = await receive()
         if body["type"] != "http.request" or body.get("more_body", False):
-            await self._app(scope, _replay(body, receive), send)
-            return
+            return  # the client has gone
         data, request = body.get("body", b""), Request(scope)
         version = request.headers.get(MCP_PROTOCOL_VERSION_HEADER, BATCH_VERSIONS[-1])  # earlier ones have no header
         try:
@@ -1151,7 +1158,7 @@ class UnreadableRequests:
                 raise UnreadableMessageError(INVALID_REQUEST, reason, find_id(data))
             if is_allowed:
                 refusal = await self._security.validate_request(request, is_post=True)
-                await (refusal or BatchResponse(self._app, found))(scope, receive, send)
+                await (refusal or BatchResponse(self._pass_on, found))(scope, receive, send)
                 return
         except UnreadableMessageError as error:
             refusal = await self._security.validate_request(request, is_post=True)
@@ -1159,11 +1166,47 @@ class UnreadableRequests:
             await (refusal or answer)(scope, receive, send)
             return
         [message] = found
-        if not isinstance(message, UnreadableMessageError) and (
-            b"[]" in data or b"null" in data
-        ):  # it may be completed
+        assert not isinstance(message, UnreadableMessageError)
+        if b"[]" in data or b"null" in data:  # it may be completed
             body = {**body, "body": write_message(message)}
-        await self._app(scope, _replay(body, receive), send)
+        await self._pass_on(message, scope, _replay(body, receive), send)
+
+    async def _pass_on(self, message: JSONRPCMessage, scope: Scope, receive: Receive, send: Send) -> None:
+        session = Request(scope).headers.get(MCP_SESSION_ID_HEADER)
+        if session is None or not isinstance(message, JSONRPCRequest):
+            await self._app(scope, receive, send)
+            return
+        key = session, str(message.id)  # the SDK takes 5 and "5" for one id
+        while (former := self._in_flight.get(key)) is not None:
+            if not former.is_answered:
+                await Response(_refuse_id(message), 400, media_type="application/json")(scope, receive, send)
+                return
+            await former.has_ended.wait()
+        this = self._in_flight[key] = _Exchange(send)
+        try:
+            await self._app(scope, receive, this.send)
+        finally:
+            del self._in_flight[key]
+            this.has_ended.set()
+
+
+class _Exchange:
+    """A request that the SDK has.
+
+    Attributes:
+        is_answered: the whole answer was sent; the SDK may still have the id.
+        has_ended: the SDK has not.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self.is_answered = False
+        self.has_ended = asyncio.Event()
+        self._send = send
+
+    async def send(self, part: Message) -> None:
+        """Send a part of the answer."""
+        self.is_answered = part["type"] == "http.response.body" and not part.get("more_body", False)
+        await self._send(part)
 
 
 def _replay(body: Message, receive: Receive) -> Receive:
@@ -1185,10 +1228,23 @@ class BatchResponse:
         found: the messages.
     """
 
-    def __init__(self, app: ASGIApp, found: Sequence[JSONRPCMessage | UnreadableMessageError]) -> None:
+    def __init__(
+        self,
+        app: Callable[[JSONRPCMessage, Scope, Receive, Send], Coroutine[Any, Any, None]],
+        found: Sequence[JSONRPCMessage | UnreadableMessageError],
+    ) -> None:
         self._app = app
-        self._messages = [each for each in found if not isinstance(each, UnreadableMessageError)]
-        self._errors = [each.answer for each in found if isinstance(each, UnreadableMessageError) and each.is_answered]
+        self._messages: list[JSONRPCMessage] = []
+        self._errors: list[bytes] = []
+        ids: set[str] = set()
+        for each in found:
+            if isinstance(each, UnreadableMessageError):
+                self._errors += [each.answer] if each.is_answered else []
+            elif isinstance(each, JSONRPCRequest) and str(each.id) in ids:
+                self._errors.append(_refuse_id(each))
+            else:
+                self._messages.append(each)
+                ids |= {str(each.id)} if isinstance(each, JSONRPCRequest) else set()
         self._start: Message | None = None
         """Of the first response with a body for the client."""
 
@@ -1196,7 +1252,7 @@ class BatchResponse:
         async with anyio.create_task_group() as tasks:
             for message in self._messages:
                 body: Message = {"type": "http.request", "body": write_message(message)}
-                tasks.start_soon(self._serve, scope, _replay(body, receive), self._sender(send))
+                tasks.start_soon(self._app, message, scope, _replay(body, receive), self._sender(send))
         if self._start is None:
             errors = b"[%b]" % b",".join(self._errors)
             only = Response(errors, 400, media_type="application/json") if self._errors else Response(status_code=202)
@@ -1204,9 +1260,6 @@ class BatchResponse:
             return
         events = b"" if self._start["status"] != 200 else b"".join(b"data: %b\n\n" % each for each in self._errors)
         await send({"type": "http.response.body", "body": events})
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, send)
 
     def _sender(self, send: Send) -> Send:
         """Return what receives the response to one message."""

@@ -24,6 +24,7 @@ from mcp_types import CallToolResult, TextContent
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+import dispatch
 from dispatch import Dispatcher
 from dispatch.admin import is_loopback
 from dispatch.admin.http import list_own_hosts
@@ -370,6 +371,51 @@ async def test_empty_objects_of_php_are_read_and_wrong_parameters_named() -> Non
             assert (error["code"], problem in error["message"]) == (-32602, True)
             assert "Nothing was executed" in error["message"]
             assert not any(each in error["message"] for each in ("secret", "4711"))
+
+
+@pytest.mark.wall_clock
+async def test_two_requests_with_one_id_are_both_answered() -> None:
+    begun, released = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> str:
+        """Wait."""
+        begun.set()
+        await released.wait()
+        return "done"
+
+    headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-03-26"}
+    async with (
+        dispatch.connect("memory://", [dispatch.Functions(wait)]) as dispatcher,
+        serving(McpServer(dispatcher)) as url,
+        httpx2.AsyncClient(headers=headers, timeout=30) as http,
+    ):
+        http.headers["mcp-session-id"] = (await http.post(url, json=INITIALIZE)).headers["mcp-session-id"]
+        call = {"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {"name": "wait"}}
+        first = asyncio.create_task(http.post(url, json=call))
+        await begun.wait()
+        for id in (5, "5"):
+            second = await http.post(url, json=call | {"id": id})
+            assert (second.status_code, second.json()["id"], second.json()["error"]["code"]) == (400, id, -32600)
+            assert "in flight: give each request of a session another id" in second.json()["error"]["message"]
+        released.set()
+        assert "done" in (await first).text
+        for message in (call, [call, call]):
+            assert "done" in (await http.post(url, json=message)).text
+
+
+@pytest.mark.wall_clock
+async def test_a_client_that_goes_in_the_middle_of_a_request_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving_stand(lambda _: "done") as url, httpx2.AsyncClient() as http:
+        host, port = url.split("/")[2].split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        head = f"POST /mcp HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: 50"
+        writer.write(f"{head}\r\nAccept: application/json, text/event-stream\r\n\r\n{{".encode())
+        await writer.drain()
+        assert (await http.post(url, json=DISCOVER, headers=HEADERS)).status_code == 400  # after the other one began
+        writer.close()
+        await writer.wait_closed()
+        assert (await http.post(url, json=DISCOVER, headers=HEADERS)).status_code == 400
+    assert "Traceback" not in caplog.text
 
 
 ALICE, NEXT = "0123456789abcdef", "fedcba9876543210"
