@@ -365,6 +365,14 @@ class SourceFollower:
         if await getattr(self.source, "try_again", _cannot_try)(limit):
             await self.discover(only_failed=True)
 
+    async def settle(self) -> None:
+        """Read a source again whose items depend on those of others, and have changed by them."""
+        if hasattr(self.source, "is_outdated"):
+            async with self._attempt:  # one may be under way
+                is_outdated = self.source.is_outdated
+            if is_outdated:
+                await self.discover()
+
     async def discover(self, *, only_failed: bool = False) -> None:
         """Discover the items now, ``only_failed``: unless another attempt has; ``error`` says how it went."""
         async with self._attempt:

@@ -125,6 +125,7 @@ class Registry:
         try:
             if waits:
                 await asyncio.wait(waits, timeout=FIRST_DISCOVERY_S)
+                await asyncio.gather(*(each.settle() for each in self._followers.values() if each.is_ready.is_set()))
         finally:
             await cancel_and_wait(waits)
 

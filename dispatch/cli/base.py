@@ -401,6 +401,11 @@ class _AdminTokens(msgspec.Struct, forbid_unknown_fields=True):
     act: dict[str, str] = {}
 
 
+def is_servers_file(path: str) -> bool:
+    """Return whether a catalogue is a file of MCP servers, rather than a folder of descriptors."""
+    return path.endswith(".json") and Path(path).is_file()
+
+
 @dataclass
 class Settings:
     """The given options, before and after the command; properties resolve environment and defaults."""
@@ -418,9 +423,9 @@ class Settings:
         _connection(
             "--catalog",
             metavar="DIR",
-            help="Folder with tool-service/ID.json and tool/NAME.json. May be given several times: where two folders "
-            "have a tool of the same name, that of the first one is used. Default: DISPATCH_CATALOG, else tools/ if it "
-            "exists.",
+            help="Folder with tool-service/ID.json and tool/NAME.json, or file of MCP servers (mcp.json). May be given "
+            "several times: where two have a tool of the same name, that of the first one is used. Default: "
+            "DISPATCH_CATALOG, else tools/ if it exists.",
         ),
     ] = None
     policy: Annotated[
@@ -550,6 +555,12 @@ class Settings:
                 "uses the embedded broker",
             )
         return url
+
+    @property
+    def call_url(self) -> str:
+        """Return the URL of the broker of a dispatcher; with MCP servers only, there is none beside the embedded one."""
+        is_only = bool(self.catalog_folders) and self.trustgraph_workspace is None and not self.uses_announced
+        return "memory://" if is_only and all(map(is_servers_file, self.catalog_folders)) else self.broker_url
 
     @property
     def trustgraph_workspace(self) -> str | None:

@@ -25,6 +25,7 @@ from dispatch.cli.base import (
     Settings,
     exit_code_of,
     format_result,
+    is_servers_file,
     print_call_error,
     print_err,
     print_json,
@@ -103,10 +104,12 @@ def call(
     def read(catalog: Catalog) -> dict[str, Any]:
         return read_arguments(catalog.tool(tool), words or (), arguments, print_warning)
 
-    broker = settings.require_pulsar_url("dispatch call")
+    broker = settings.call_url
+    if broker == settings.broker_url:
+        settings.require_pulsar_url("dispatch call")
     known: Catalog | None = None
     given: Arguments = read
-    if not settings.uses_announced:
+    if not settings.uses_announced and not any(map(is_servers_file, settings.catalog_folders)):
         known = load_catalog(settings)
         try:
             given = read(known)

@@ -572,7 +572,7 @@ def mcp(
             "add --tokens FILE, or listen at 127.0.0.1",
         )
     dispatcher = connect(
-        settings.broker_url,
+        settings.call_url,
         list_sources(settings, watch=True),
         policy=settings.load_policy(),
         grants=settings.load_grants(),

@@ -14,9 +14,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 from dispatch.announcements.messages import DEFAULT_TOPIC
 from dispatch.announcements.source import Announced
 from dispatch.catalog import Catalog, CatalogError, Folder, Item, Problem, check_items
+from dispatch.catalog.activation import describe_error
 from dispatch.catalog.merge import Merged, Merger
 from dispatch.catalog.sources import Source
-from dispatch.cli.base import CliError, Settings, colorize, print_err, run_async
+from dispatch.cli.base import CliError, Settings, colorize, is_servers_file, print_err, run_async
 from dispatch.errors import DispatchError
 from dispatch.messaging.wire import TopicError
 from dispatch.transports import open_transport
@@ -108,15 +109,25 @@ def read_sources(
     return Snapshot(merged, problems, failures)
 
 
+def _open_catalog(path: str, *, watch: bool) -> Sequence[Source]:
+    if not is_servers_file(path):
+        return [Folder(path, watch=watch)]
+    try:
+        from dispatch import McpServers
+    except ImportError as error:  # of the extra
+        raise CliError(f"{path}: {error}") from None
+    return McpServers(path).sources
+
+
 def load_catalog(settings: Settings) -> Catalog:
-    """Load the catalogue of all folders; warnings go to the log. Where two folders have a tool of the same name, that of the
-    first one is used.
+    """Load the catalogue of all folders, without MCP servers, which have no topics; warnings go to the log. Where two
+    folders have a tool of the same name, that of the first one is used.
 
     Raises:
         CliError: no folder is given, or one is given twice.
         CatalogError: one is invalid.
     """
-    folders = [Folder(folder) for folder in settings.require_catalog_folders()]
+    folders = [Folder(path) for path in settings.require_catalog_folders() if not is_servers_file(path)]
     return read_sources(folders).require_all().log_warnings().catalog
 
 
@@ -154,7 +165,7 @@ def list_sources(settings: Settings, *, watch: bool = False, until: str = "") ->
     workspace = settings.trustgraph_workspace
     is_alone = workspace is None and not settings.uses_announced
     folders = settings.require_catalog_folders() if is_alone else settings.catalog_folders
-    sources: list[Source] = [Folder(path, watch=watch) for path in folders]
+    sources = [source for path in folders for source in _open_catalog(path, watch=watch)]
     require_distinct(sources)
     if workspace is not None:
         sources.append(make_trustgraph_config(workspace))
@@ -230,8 +241,25 @@ def read_given_sources(settings: Settings, command: str) -> Snapshot:
         except (CatalogError, ConfigServiceError, DispatchError) as error:
             remote[source.id] = error
 
+    async def read_servers() -> None:
+        async def read(source: Source) -> None:
+            try:
+                remote[source.id] = await source.discover()
+            except Exception as error:  # of a server
+                fix = "correct its entry, or start it"
+                remote[source.id] = CatalogError([Problem(source.id, "", describe_error(error).rstrip("."), fix)])
+
+        try:
+            for _ in range(2):  # the names of each one's tools depend on those of the others
+                await asyncio.gather(*map(read, servers))
+        finally:
+            await asyncio.gather(*(each.close() for each in servers if hasattr(each, "close")))
+
+    servers = [each for each in sources if not isinstance(each, Folder | TrustGraphConfig | Announced)]
+    if servers:
+        run_with_progress(read_servers(), "Starting the MCP servers …")
     for source in sources:
-        if not isinstance(source, Folder):
+        if isinstance(source, TrustGraphConfig | Announced):
             what = (
                 "Looking for announced services"
                 if isinstance(source, Announced)

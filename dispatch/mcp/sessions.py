@@ -582,7 +582,8 @@ def describe_failure(error: BaseException, origin: str = "") -> str:
 def _describe_http_failure(code: int, text: str, origin: str) -> str:
     """Return why a server does not serve this client, and what to correct; empty: for another reason."""
     if code in (TransportFailure.UNAUTHORIZED, TransportFailure.FORBIDDEN):
-        return f'{text}. Fix: write its credentials as \'headers\', such as {{"Authorization": "Bearer ${{TOKEN}}"}}'
+        fix = 'write its credentials as \'headers\', such as {"Authorization": "Bearer ${TOKEN}"}'
+        return f"{text.rstrip('.')}. Fix: {fix}"
     if code == TransportFailure.NOT_SENT:
         fix = "start it, or correct 'url'"
         if "CERTIFICATE_VERIFY_FAILED" in text:

@@ -87,6 +87,7 @@ class McpServerSource:
         self._service = service_item(id, settings)
         self._reported: set[str] = set()
         self._items: dict[str, tuple[bytes, Item]] = {}
+        self._used_names: Mapping[str, str] | None = None
         self._is_changed = asyncio.Event()
         self._instances: McpInstances | None = None
 
@@ -161,12 +162,17 @@ class McpServerSource:
             raise McpServerError(f"{instances.problem}; it is tried again")
         tools = {tool.name: tool for tool in instances.tools or () if self._is_used(tool.name)}
         self._report_unknown(tools)
-        names = self._names.update(self.settings.name, [name for name in tools if name])
+        names = self._used_names = self._names.update(self.settings.name, [name for name in tools if name])
         items: dict[str, tuple[bytes, Item]] = {}
         for name, tool in tools.items():
             items[name] = self._find_item(names.get(name, ""), tool)
         self._items = items
         return [self._service, *(item for _, item in items.values())]
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the tools have other names now, because of those of another server."""
+        return self._used_names not in (None, self._names.names.get(self.settings.name))
 
     def _find_item(self, name: str, tool: ListedTool) -> tuple[bytes, Item]:
         if not isinstance(tool, RefusedTool) and tool.execution and tool.execution.task_support == "required":
@@ -225,6 +231,7 @@ class McpServers:
 
     Attributes:
         sources: one for each server.
+        names: of the tools in the catalogue, by server and by their names there.
 
     Raises:
         CatalogError: the file cannot be read, or has its servers under another key.
@@ -250,7 +257,7 @@ class McpServers:
         self._tools: dict[str, ServerTools] = {
             each.name: ServerTools(each.name, each.prefix, ()) for each in found.servers
         }
-        self._names: Mapping[str, Mapping[str, str]] = {}
+        self.names: Mapping[str, Mapping[str, str]] = {}
         self._reported: set[str] = set()
         ids = map_names([*(each.name for each in found.servers), *(each.name for each in found.invalid)])
         self._servers = {
@@ -262,18 +269,18 @@ class McpServers:
     def update(self, server: str, tools: Sequence[str]) -> Mapping[str, str]:
         """Set the tools of a server; return their names in the catalogue. Other servers are told where theirs change."""
         known = self._tools[server]
-        if known.tools != tuple(tools) or server not in self._names:
+        if known.tools != tuple(tools) or server not in self.names:
             self._tools[server] = known._replace(tools=tuple(tools))
-            former = self._names
-            self._names, clashes = choose_names(self._tools.values())
+            former = self.names
+            self.names, clashes = choose_names(self._tools.values())
             for name, owners in clashes.items():
                 if name not in self._reported:
                     self._reported.add(name)
                     logger.warning("several MCP servers have a tool '%s': %s", name, ", ".join(owners))
-            for other, names in self._names.items():
+            for other, names in self.names.items():
                 if other != server and former.get(other, names) != names:
                     self._servers[other].announce_change()
-        return self._names[server]
+        return self.names[server]
 
 
 class InvalidServerSource:

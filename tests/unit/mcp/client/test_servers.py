@@ -47,6 +47,7 @@ from tests.helpers.mcp_servers.programs import (
     stdio,
     until,
 )
+from tests.helpers.mcp_servers.scripted import result, scripted_stdio
 from tests.helpers.mcp_servers.v1_environment import v1_python
 from tests.helpers.run_profile import by_profile
 
@@ -213,6 +214,13 @@ async def test_hints_are_believed_of_trusted_servers_only(url: str) -> None:
         async with connected({"calc": {"url": url, "trusted": trusted}}) as dispatcher:
             assert dispatcher.registry.get("add").read_only is trusted
             assert dispatcher.registry.get("add").destructive is None
+
+
+async def test_clashing_names_have_the_prefix_from_the_start() -> None:
+    answer = result({"content": [{"type": "text", "text": "fine"}]})
+    servers = {name: scripted_stdio({"work": answer}) for name in ("one", "two", "three")}
+    async with connected(servers) as dispatcher:
+        assert set(dispatcher.catalog.tools) == {f"{name}-work" for name in servers}
 
 
 @CALCULATOR
