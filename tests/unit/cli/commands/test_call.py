@@ -18,6 +18,7 @@ from dispatch.result import CallResult
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.cli_processes import WAIT_S, ended, started
 from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, catalog, serving
+from tests.helpers.mcp_servers.scripted import result, scripted_stdio
 from tests.unit.cli.conftest import Run
 
 Captured = pytest.CaptureFixture[str]
@@ -40,6 +41,31 @@ def shown(result: CallResult, *, streamed: bool = False, as_json: bool = False) 
 async def test_the_answer_and_nothing_else_goes_to_stdout(answer: str, out: str, capsys: Captured) -> None:
     assert shown(await called(lambda _arguments: answer)) == 0
     assert capsys.readouterr() == (out, "")
+
+
+@pytest.mark.wall_clock
+def test_the_tools_of_mcp_servers_in_a_file_need_no_broker(run: Run, tmp_path: Path) -> None:
+    answer = result({"content": [{"type": "text", "text": "fine"}]})
+    servers = {name: scripted_stdio({"work": answer, f"only_{name}": answer}) for name in ("one", "two")}
+    servers["away"] = {"url": "http://127.0.0.1:1/mcp"}
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": servers}))
+    given = "--catalog", str(file)
+    assert run("call", "one-work", *given).out == "fine\n"
+    unknown = run("call", "zzz", *given)
+    assert unknown.code == 5
+    assert "'mcp-away' (McpServerError: http://127.0.0.1:1 cannot be reached" in unknown.err
+    del servers["away"]
+    file.write_text(json.dumps({"mcpServers": servers}))
+    listed = run("tools", *given, "--json")
+    assert {each["name"] for each in listed.json} == {
+        "one-work",
+        "two-work",
+        "only_one",
+        "only_two",
+    }
+    assert run("check", str(file)).code == 0
+    assert "only_two" in run("find", "only two", *given).out
 
 
 async def test_a_tools_error_goes_to_stderr_with_outcome_type_and_message(capsys: Captured) -> None:
