@@ -33,6 +33,7 @@ from dispatch.cli.base import (
     colorize,
     console,
     format_count,
+    is_servers_file,
     is_terminal,
     make_printable,
     print_json,
@@ -186,7 +187,7 @@ def doctor(
 
 
 def _load_catalog(settings: Settings) -> tuple[Catalog | None, CheckResult | None]:
-    folders = settings.catalog_folders
+    folders = [path for path in settings.catalog_folders if not is_servers_file(path)]
     if not folders:
         return None, None
     where = ", ".join(folders)
