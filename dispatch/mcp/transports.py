@@ -145,7 +145,10 @@ class StderrLog:
         *lines, rest = (self._rest + data).split(b"\n")
         # Four bytes a character at most; more of a line is not needed.
         self._rest = rest[: 4 * MAX_LINE_CHARS + 1]
-        for line in lines:
+        for line in lines[:MAX_BURST]:
+            self._write(line)
+        self._dropped += max(0, len(lines) - 2 * MAX_BURST)  # the last lines say why it ends
+        for line in lines[max(MAX_BURST, len(lines) - MAX_BURST) :]:
             self._write(line)
 
     def close(self) -> None:

@@ -25,6 +25,7 @@ from dispatch.mcp.transports import (
     MAX_LINE_CHARS,
     HttpTransport,
     InvalidHeaderError,
+    LastLine,
     ServerProcess,
     StderrLog,
     StdioTransport,
@@ -112,6 +113,21 @@ def test_a_burst_is_limited_and_counted(log: StderrLog, clock: FakeClock, caplog
     assert len(caplog.messages) == MAX_BURST + LINES_PER_S + 1
     log.close()
     assert caplog.messages[-1] == "files: … 80 lines are left out"
+
+
+def test_of_many_lines_at_once_the_first_are_logged_and_the_last_are_searched_for_a_reason(
+    log: StderrLog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[str] = []
+    add = LastLine.add
+    monkeypatch.setattr(LastLine, "add", lambda last, line, now: (searched.append(line), add(last, line, now)))
+    log.feed(b"first\n" + b"x\n" * 5_000 + b"KeyError: 'API_KEY'\n  hint\n")
+    assert len(searched) == 2 * MAX_BURST
+    assert caplog.messages[0] == "files: first"
+    assert len(caplog.messages) == MAX_BURST
+    assert log.last.text == "KeyError: 'API_KEY'"
+    log.close()
+    assert caplog.messages[-1] == f"files: … {5_003 - MAX_BURST:d} lines are left out"
 
 
 PING = '{"jsonrpc": "2.0", "method": "ping/%d"}'
