@@ -114,18 +114,21 @@ class McpServerSource:
 
     def try_now(self) -> None:
         """Have the sessions over HTTP opened soon, if the last attempts were not just now."""
-        for each in self.instances:
+        for each in self._instances or ():  # none before the start, and after the end
             each.session.try_now()
 
     async def try_again(self, limit: float) -> bool:
         """Have the sessions over HTTP opened, and wait for that, ``limit`` seconds at most; return whether one is open."""
-        await asyncio.gather(*(each.session.wait_opened(limit) for each in self.instances))
-        return self.instances.is_connected
+        instances = self._instances
+        if instances is None:
+            return False
+        await asyncio.gather(*(each.session.wait_opened(limit) for each in instances))
+        return instances.is_connected
 
     @property
-    def retry_after(self) -> float:
-        """Seconds until the next attempt to connect."""
-        return min(each.session.retry_after for each in self.instances)
+    def retry_after(self) -> float | None:
+        """Seconds until the next attempt to connect; None: there is none."""
+        return min((each.session.retry_after for each in self._instances or ()), default=None)
 
     def _create_sessions(self) -> list[McpSession]:
         settings = self.settings

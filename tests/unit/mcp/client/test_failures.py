@@ -163,6 +163,22 @@ async def test_a_server_that_comes_after_the_start_is_found_by_the_next_call_or_
                     await asyncio.sleep(0.05)
 
 
+async def test_nothing_is_tried_before_the_start_and_after_the_end() -> None:
+    servers = {"mcpServers": {"away": {"url": "http://127.0.0.1:1/mcp"}}}
+    dispatcher = dispatch.connect("memory://", [dispatch.McpServers(servers)])
+
+    async def assert_nothing_is_tried() -> None:
+        assert not await dispatcher.tools()
+        with pytest.raises(dispatch.DispatchError, match="there is no tool 'add'"):
+            dispatcher.tool("add")
+        assert not [each for each in asyncio.all_tasks() if each.get_name().startswith("dispatch-mcp-")]
+
+    await assert_nothing_is_tried()
+    async with dispatcher:
+        assert "cannot be reached" in dispatcher.registry.sources()[0].problem
+    await assert_nothing_is_tried()
+
+
 async def test_calls_ask_a_server_that_is_down_twice_a_second_and_wait_for_one_that_hangs(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
