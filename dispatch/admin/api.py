@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Annotated, Any, Required, TypedDict
+from typing import Annotated, Any, Final, Required, TypedDict
 
 import msgspec
 
@@ -246,6 +246,18 @@ class Peer(TypedDict):
 
     url: str
     name: str
+
+
+_AS_USUAL: Final = frozenset({"up", "warming", "closed", "ready", "ok", "success"})
+_SEVERE: Final = frozenset(
+    {"open", "forced-open", "ejected", "failed", "unreachable", "timeout", "transport", "rejected"}
+)
+
+
+def find_severity(state: str | None) -> int:
+    """Return how much a state of ``/api/…``, or an outcome, needs attention: 0 (as usual, also None), 2 (calls fail), or 1:
+    all others, also those of a later version. The state of a session is not meant, whose ``open`` is as usual."""
+    return 0 if state is None or state in _AS_USUAL else 2 if state in _SEVERE else 1
 
 
 _ORIGIN = ("event", "at", "url", "process")

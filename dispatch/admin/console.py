@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dispatch.admin.api import describe_event
+from dispatch.admin.api import describe_event, find_severity
 from dispatch.admin.views import Values, Views
 from dispatch.errors import Outcome
 
@@ -37,11 +37,7 @@ MAX_PEER_BYTES: Final = 64 * 1024
 SIGN_IN: Final = "sign-in needed"
 WIDTH: Final = 600
 UNKNOWN: Final = "\u2013"
-_OK: Final = frozenset({"closed", "up", "success", "ready", "ok"})
-_WARN: Final = frozenset(
-    {SIGN_IN, "half-open", "disabled", "metrics-only", "paused", "draining", "stale", "suspect", "suspended"}
-    | {"tool_error", "invalid_arguments", "throttled", "cancelled"}
-)
+_TONES: Final = ("ok", "warn", "bad")
 _UP: Final = ("up", "warming")
 
 
@@ -49,10 +45,8 @@ _UP: Final = ("up", "warming")
 
 
 def find_tone(state: str | None) -> str:
-    """Return the class of a state: ``ok``, ``warn`` or ``bad``; empty: it is usual for a while."""
-    if state == "warming":
-        return ""
-    return "ok" if state in _OK else "warn" if state in _WARN else "bad"
+    """Return the class of a state: ``ok``, ``warn`` or ``bad``."""
+    return _TONES[find_severity(state)]
 
 
 def write_number(value: float | None) -> str:
@@ -311,7 +305,9 @@ class Console:
                 known = await asyncio.to_thread(read_peer, url)
             except (OSError, ValueError, http.client.HTTPException) as error:
                 problem = "out of reach" if isinstance(error, OSError) else "no admin endpoint"
-                known = {"problem": SIGN_IN if getattr(error, "code", 0) == 401 else problem}
+                known = {"state": "unreachable", "problem": problem}
+                if getattr(error, "code", 0) == 401:
+                    known = {"state": SIGN_IN, "problem": SIGN_IN}
             if len(self._peers) > 1_000:
                 self._peers.clear()
             self._peers[url] = now, known
@@ -469,9 +465,10 @@ def find_attention(
         if each["refused"]:
             found.append(("warn", "/catalogue", "refused", f"{len(each['refused'])} items of {each['id']} are invalid"))
     for each in fleet:
-        if each["url"] and not each.get("ready") and each.get("problem") != SIGN_IN:
+        if each["url"] and not each.get("ready") and each.get("state") != SIGN_IN:
+            state = each.get("state", "not ready")
             why = f"{each['name']}: {each.get('problem') or ', '.join(each['reasons'])}"
-            found.append(("bad", find_link(each["url"]), "not ready", why))
+            found.append((find_tone(state), find_link(each["url"]), state, why))
     found.sort(key=lambda each: each[0] != "bad")
     more = len(found) - MAX_ATTENTION
     return found[:MAX_ATTENTION] + ([("warn", "/tools", "more", f"{more} further ones")] if more > 0 else [])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import mul
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from dispatch.admin.api import describe_event
+from dispatch.admin.api import describe_event, find_severity
 from dispatch.cli.base import format_count, make_printable
 
 if TYPE_CHECKING:
@@ -24,24 +24,11 @@ Values = Mapping[str, Sequence[Row]]
 
 # Cells: each function reads one cell of a row.
 
-_RANKS: Final = {
-    **dict.fromkeys(("up", "closed", "success", "ready"), 0),
-    **dict.fromkeys(
-        ("warming", "paused", "half-open", "draining", "metrics-only", "throttled", "cancelled", "not ready"), 1
-    ),
-    **dict.fromkeys(("ejected", "open", "forced-open", "disabled", "unreachable"), 2),
-    **dict.fromkeys(("tool-error", "timeout", "transport", "rejected", "invalid-arguments"), 2),
-}
 _COLOURS: Final = ("green", "yellow", "red")
 _STATES: Final = ("state", "circuit", "outcome")
 """Keys of values with a colour."""
 _ALARMS: Final = {"failed": "red", "failure_rate": "red", "refused": "yellow", "error": "red"}
 """Keys of values with a colour unless they are 0 or empty."""
-
-
-def rank(state: object) -> int:
-    """Return how much a state needs attention: 0 (none), 1 or 2."""
-    return _RANKS.get(str(state).replace("_", "-"), 0)
 
 
 def one_line(text: str) -> str:
@@ -83,7 +70,7 @@ class Column(NamedTuple):
         value = row.get(self.key)
         if self.key in _STATES:
             # 'open' is a sound state of a session.
-            return "" if value is None or "rtt" in row else _COLOURS[rank(value)]
+            return "" if value is None or "rtt" in row else _COLOURS[find_severity(value)]
         return _ALARMS.get(self.key, "") if value else ""
 
 
@@ -278,7 +265,7 @@ def _add(known: dict[str, Any], row: Row) -> None:
     shares = known.get("failure_rate"), row.get("failure_rate")
     for key in ("state", "circuit"):
         if row.get(key) is not None:
-            before, after = rank(known.get(key)), rank(row[key])
+            before, after = find_severity(known.get(key)), find_severity(row[key])
             known["of"] += 1
             if after > before or known.get(key) is None:
                 known.update({each: row[each] for each in (key, *_OF_STATE) if each in row}, seen=1)
@@ -349,7 +336,7 @@ def select_rows(values: Values, view: View) -> list[Row]:
 
 def _trouble(row: Row) -> tuple[float, ...]:
     state = row.get("circuit") if "circuit" in row else None if "rtt" in row else row.get("state")
-    return (rank(state), round(row.get("failure_rate") or 0.0, 2))
+    return (find_severity(state), round(row.get("failure_rate") or 0.0, 2))
 
 
 # Rendering.
@@ -510,7 +497,7 @@ def call_line(call: Row, process: str = "") -> Text:
         process,
     ]
     text = Text(one_line(f"{clock_time(call['at'])} {call['id']:>6} "))
-    text.append(one_line(f"{outcome:13} "), _COLOURS[rank(outcome)])
+    text.append(one_line(f"{outcome:13} "), _COLOURS[find_severity(outcome)])
     text.append(f"{milliseconds(call['duration']):>8} ms ")
     text.append(one_line(f"{call['tool']:14} {_name(call['user']):8} {call.get('instance') or '-':10}"))
     text.append(one_line("".join(f"  {each}" for each in more if each)), "dim")
@@ -531,7 +518,7 @@ def waterfall(call: Row, width: int) -> list[Text]:
     head.append(one_line(f"{call['id']}  "), "bold")
     head.append(one_line(str(call["tool"])), "bold cyan")
     head.append(one_line(f"{' ' + call['version'] if call.get('version') else ''} of {call.get('service') or '-'}  "))
-    head.append(one_line(outcome), _COLOURS[rank(outcome)])
+    head.append(one_line(outcome), _COLOURS[find_severity(outcome)])
     head.append(f" after {milliseconds(call['duration'])} ms")
     ran = {"yes": "the tool ran", "no": "the tool did not run", "maybe": "the tool may have run"}
     facts = [
@@ -561,7 +548,7 @@ def waterfall(call: Row, width: int) -> list[Text]:
         first = max(0, min(bars - 1, int(each["start"] / total * bars)))
         length = max(1, min(bars - first, round((each["duration"] or 0.0) / total * bars)))
         line = Text(f"{make_printable(label, LABEL_WIDTH):{LABEL_WIDTH}} {' ' * first}", no_wrap=True)
-        line.append(("█" if outcome else "░") * length, _COLOURS[rank(outcome)] if outcome else "dim")
+        line.append(("█" if outcome else "░") * length, _COLOURS[find_severity(outcome)] if outcome else "dim")
         lines.append(line.append(f"{' ' * (bars - first - length)} {milliseconds(each['duration']):>9} ms{note}"))
     return lines
 

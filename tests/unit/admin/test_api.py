@@ -30,8 +30,12 @@ import dispatch
 from dispatch import Admin, Announce, DispatchError, RejectedError, Telemetry, ToolServer
 from dispatch.admin.api import describe_event
 from dispatch.admin.app import MAX_SESSIONS, SESSION_S, Caller, Callers
-from dispatch.admin.console import tell_event, write_duration
+from dispatch.admin.console import find_tone, tell_event, write_duration
+from dispatch.cli.screen import TABLES
+from dispatch.errors import Outcome
+from dispatch.resilience.breaker import State
 from dispatch.telemetry.events import BrokerChanged
+from dispatch.telemetry.gauges import INSTANCE_STATES
 from tests.docs.pages import ROOT, blocks
 from tests.helpers.admin_endpoint import Observed, eventually, observed, price
 
@@ -514,6 +518,19 @@ async def test_a_version_has_a_page_and_actions_of_its_own_and_a_service_has_no_
         page = (await it.client.get(f"{it.server.admin_url}/tools/price", headers=HTML)).text
         assert "data-path" not in page
         assert "the dispatchers that call it" in page
+
+
+def test_the_console_and_the_terminal_show_a_state_equally_severe() -> None:
+    colours = {"ok": "green", "warn": "yellow", "bad": "red"}
+    column = next(each for each in TABLES["calls"] if each.key == "outcome")
+    expected = {"success": "ok", "tool_error": "warn", "timeout": "bad", "transport": "bad", "rejected": "bad"}
+    expected |= {"closed": "ok", "half-open": "warn", "disabled": "warn", "metrics-only": "warn", "forced-open": "bad"}
+    expected |= {"up": "ok", "warming": "ok", "paused": "warn", "draining": "warn", "ejected": "bad", "open": "bad"}
+    expected |= {"ok": "ok", "stale": "warn", "failed": "bad", "not ready": "warn", "unreachable": "bad"}
+    for state in {*expected, *Outcome, *State, *INSTANCE_STATES, "of a later version"}:
+        tone = find_tone(state)
+        assert tone == expected.get(state, "warn"), state
+        assert column.style({"outcome": state}) == colours[tone], state
 
 
 def test_the_broker_is_named_when_it_is_lost_and_back() -> None:
