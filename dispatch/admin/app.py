@@ -373,7 +373,7 @@ class CallFilter:
     def accepts(self, call: RecordedCall) -> bool:
         """Return whether a call is selected."""
         return (
-            (self._tool is None or call.calls.label == self._tool)
+            (self._tool is None or call.tool.label == self._tool)
             and (self._user is None or call.user == self._user)
             and (self._outcome is None or call.outcome == self._outcome)
             and call.duration > self._slower_than

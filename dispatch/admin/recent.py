@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -14,8 +16,8 @@ from dispatch._internal import Clock, excerpt, scalar_text
 from dispatch.errors import ErrorType, Outcome
 from dispatch.resilience.retry import may_have_run
 from dispatch.result import CallResult
-from dispatch.telemetry.events import Listeners
-from dispatch.telemetry.observers import CallTrail, ObservedTool, RequestRecord, WaitRecord
+from dispatch.telemetry.events import MAX_USER_CHARS, Listeners
+from dispatch.telemetry.observers import CallTrail, RequestRecord, WaitRecord
 
 MAX_CALLS: Final = 1_000
 MAX_FAILED: Final = 200
@@ -36,34 +38,45 @@ _PRIVATE = frozenset({Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS})
 """Outcomes whose message may quote arguments, or is text of the tool."""
 
 
-class RecordedCall(msgspec.Struct, eq=False):
-    """A call that has ended.
+class RecordedTool(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """A version of a tool, as its calls name it.
 
     Attributes:
-        calls: of its tool.
+        label, version: of the tool.
+        service: id of the service that executes it.
+    """
+
+    label: str
+    version: str | None
+    service: str
+
+
+class RecordedCall(msgspec.Struct, eq=False, gc=False):
+    """A call that has ended. It refers to texts and numbers only, not to its arguments or its result.
+
+    Attributes:
         tool: that was called.
+        caller: on whose behalf, at most :data:`MAX_USER_CHARS` of the name; empty: it was no text.
         started: on the loop's clock.
-        caller: on whose behalf, as the caller named the user.
+        duration, chunks, outcome, error, rejected_by: of its result.
         trace_id: empty: it is in no trace.
+        number: of the call, from 1.
         request, wait: the last ones; None: there was none.
         arguments: as JSON, where telemetry has ``content`` on.
-        number: of the call, from 1.
-        duration, chunks, outcome, error, rejected_by: of its result.
         is_refused: it failed for a reason of its caller (:attr:`~dispatch.errors.DispatchError.policy_refusal`).
         message: of its error; empty where it may have user data.
     """
 
-    calls: ToolCalls
-    tool: ObservedTool
+    tool: RecordedTool
+    caller: str
     started: float
-    caller: object
-    trace_id: str
     duration: float
+    trace_id: str
+    number: int
+    chunks: int
     request: RequestRecord | None = None
     wait: WaitRecord | None = None
     arguments: str | None = None
-    number: int = 0
-    chunks: int = 0
     outcome: Outcome = _SUCCESS
     error: str = ""
     rejected_by: str = ""
@@ -72,8 +85,8 @@ class RecordedCall(msgspec.Struct, eq=False):
 
     @property
     def user(self) -> str:
-        """On whose behalf; empty: the caller gave no text."""
-        return scalar_text(self.caller) if isinstance(self.caller, str) else ""
+        """On whose behalf."""
+        return scalar_text(self.caller)
 
     @property
     def ran(self) -> str:
@@ -83,13 +96,18 @@ class RecordedCall(msgspec.Struct, eq=False):
         return "maybe" if may_have_run(self.outcome, sent=any(each.sent for each in self.attempts())) else "no"
 
     @property
+    def ended(self) -> float:
+        """When it did, on the loop's clock."""
+        return self.started + self.duration
+
+    @property
     def is_failed(self) -> bool:
         """Whether the tool or its service failed."""
         return self.outcome is not _SUCCESS and self.outcome is not _CANCELLED and not self.is_refused
 
     def attempts(self) -> list[RequestRecord]:
         """Return the attempts in the order in which they began."""
-        return _unlink(self.request)
+        return sorted(_unlink(self.request), key=lambda each: each.started)
 
     def waits(self) -> list[WaitRecord]:
         """Return the waits in their order."""
@@ -104,13 +122,23 @@ def _unlink(last: Any) -> list[Any]:
     return found[::-1]
 
 
-class EndedCalls(msgspec.Struct, eq=False, gc=False):
-    """Numbers of calls that ended in one slot, and when the last one did."""
+def _shorten_user(user: object) -> str:
+    return user[:MAX_USER_CHARS] if isinstance(user, str) else ""
 
-    calls: int = 0
-    failed: int = 0
-    refused: int = 0
-    last: float = 0.0
+
+_TOOL: Final = attrgetter("tool")
+_CALLER: Final = attrgetter("caller")
+
+
+class _Nothing(msgspec.Struct, frozen=True):
+    """Of a call for which nothing was sent."""
+
+    last_request: None = None
+    last_wait: None = None
+    arguments: None = None
+
+
+_NOTHING: Final = _Nothing()
 
 
 class ToolCalls:
@@ -118,42 +146,31 @@ class ToolCalls:
 
     Attributes:
         recent: of the dispatcher.
-        label, version: of the tool.
+        tool: whose calls they are.
+        content: see :class:`~dispatch.telemetry.observers.CallRecords`.
         calls, failed, refused: numbers since the start.
-        in_flight: calls in flight.
     """
 
-    __slots__ = (
-        *("_failed", "_slot", "_total", "calls", "failed", "in_flight", "label", "recent"),
-        *("refused", "version"),
-    )
+    __slots__ = ("_failed", "_slot", "_total", "calls", "content", "failed", "recent", "refused", "tool")
 
-    def __init__(self, recent: RecentCalls, label: str, version: str | None) -> None:
+    def __init__(self, recent: RecentCalls, tool: RecordedTool) -> None:
         self.recent = recent
-        self.label = label
-        self.version = version
-        self.calls = self.failed = self.refused = self.in_flight = 0
+        self.tool = tool
+        self.content = recent.content
+        self.calls = self.failed = self.refused = 0
         self._total = array("I", bytes(4 * SLOTS))
         self._failed = array("I", bytes(4 * SLOTS))
         self._slot = 0
 
-    @property
-    def content(self) -> bool:
-        """See :class:`~dispatch.telemetry.observers.CallRecords`."""
-        return self.recent.content
-
-    def add(
-        self, tool: ObservedTool, user: str, started: float, result: CallResult, trail: CallTrail | None, trace_id: str
-    ) -> None:
+    def add(self, user: str, started: float, result: CallResult, trail: CallTrail | None, trace_id: str) -> None:
         """See :meth:`dispatch.telemetry.observers.CallRecords.add`."""
-        if trail is None:
-            call = RecordedCall(self, tool, started, user, trace_id, result.duration)
-        else:
-            request, wait = trail.last_request, trail.last_wait
-            call = RecordedCall(self, tool, started, user, trace_id, result.duration, request, wait, trail.arguments)
-        if result.chunks > 1:
-            call.chunks = result.chunks
-        error = result.error
+        recent, error, noted = self.recent, result.error, trail or _NOTHING
+        recent.total = number = recent.total + 1
+        request, wait, arguments = noted.last_request, noted.last_wait, noted.arguments
+        seconds, chunks = result.duration, result.chunks
+        if type(user) is not str or len(user) > MAX_USER_CHARS:
+            user = _shorten_user(user)
+        call = RecordedCall(self.tool, user, started, seconds, trace_id, number, chunks, request, wait, arguments)
         if error is not None:
             call.outcome = result.outcome
             call.error = str(error.type)
@@ -161,28 +178,29 @@ class ToolCalls:
             call.is_refused = bool(error.policy_refusal)
             if result.outcome not in _PRIVATE or self.content:
                 call.message = excerpt(error.message, MAX_MESSAGE_CHARS)
-        self.recent.add(call)
+        recent.add(call)
 
-    def add_cancelled(
-        self, tool: ObservedTool, user: str, started: float, seconds: float, trail: CallTrail | None, trace_id: str
-    ) -> None:
+    def add_cancelled(self, user: str, started: float, seconds: float, trail: CallTrail | None, trace_id: str) -> None:
         """See :meth:`dispatch.telemetry.observers.CallRecords.add_cancelled`."""
-        call = RecordedCall(self, tool, started, user, trace_id, seconds)
-        if trail is not None:
-            call.request, call.wait, call.arguments = trail.last_request, trail.last_wait, trail.arguments
+        recent, noted = self.recent, trail or _NOTHING
+        recent.total = number = recent.total + 1
+        request, wait, arguments = noted.last_request, noted.last_wait, noted.arguments
+        user = _shorten_user(user)
+        call = RecordedCall(self.tool, user, started, seconds, trace_id, number, 0, request, wait, arguments)
         call.outcome = _CANCELLED
         call.error = str(ErrorType.CANCELLED)
-        self.recent.add(call)
+        recent.add(call)
 
-    def count(self, slot: int, ended: EndedCalls) -> None:
-        """Count calls that ended in ``slot``."""
+    def count(self, slot: int, calls: int, failures: Sequence[RecordedCall]) -> None:
+        """Count calls that ended in ``slot``, and those of them that did not succeed."""
         if slot > self._slot:
             self._advance(slot)
-        self.calls += ended.calls
-        self.failed += ended.failed
-        self.refused += ended.refused
-        self._total[slot % SLOTS] += ended.calls
-        self._failed[slot % SLOTS] += ended.failed
+        failed = sum(call.is_failed for call in failures)
+        self.calls += calls
+        self.failed += failed
+        self.refused += sum(call.is_refused for call in failures)
+        self._total[slot % SLOTS] += calls
+        self._failed[slot % SLOTS] += failed
 
     def _advance(self, slot: int) -> None:
         """Clear the slots that have begun since the last call."""
@@ -207,16 +225,16 @@ class UserCalls:
         self.calls = self.failed = self.refused = self.minute = self.now = self.before = 0
         self.last = 0.0
 
-    def count(self, minute: int, ended: EndedCalls) -> None:
-        """Count calls that ended in ``minute``."""
-        self.calls += ended.calls
-        self.failed += ended.failed
-        self.refused += ended.refused
-        self.last = ended.last
+    def count(self, minute: int, calls: int, failures: Sequence[RecordedCall], last: float) -> None:
+        """Count calls that ended in ``minute``, the last one at ``last``, and those of them that did not succeed."""
+        self.calls += calls
+        self.failed += sum(call.is_failed for call in failures)
+        self.refused += sum(call.is_refused for call in failures)
+        self.last = last
         if minute != self.minute:
             self.before = self.now if minute == self.minute + 1 else 0
             self.now, self.minute = 0, minute
-        self.now += ended.calls
+        self.now += calls
 
     def rate(self, now: float, started: float) -> float:
         """Return the calls a second over the last minute, about; since ``started`` if that is later."""
@@ -249,16 +267,19 @@ class RecentCalls:
         self._failed: deque[RecordedCall] = deque(maxlen=MAX_FAILED)
         self._unsent: deque[RecordedCall] = deque(maxlen=MAX_FAILED)
         """Calls that ended before an attempt: an open circuit must not displace the failures that opened it."""
-        self.total = self._uncounted = 0
+        self.total = 0
+        self._count_at = BATCH
         self._listeners: Listeners[RecordedCall] = Listeners("a listener of calls")
         self.subscribe = self._listeners.subscribe
         """Call a function with each call that ends; it must not block. Returns a function that removes it."""
 
-    def record_calls(self, label: str, version: str | None) -> ToolCalls:
-        """Return the records of the calls of a tool."""
+    def record_calls(self, label: str, version: str | None, service: str) -> ToolCalls:
+        """Return the records of the calls of a tool, which ``service`` executes from now on."""
+        tool = RecordedTool(label, version, service)
         known = self.tools.get((label, version))
         if known is None:
-            known = self.tools[label, version] = ToolCalls(self, label, version)
+            known = self.tools[label, version] = ToolCalls(self, tool)
+        known.tool = tool
         return known
 
     def forget_tool(self, label: str) -> None:
@@ -268,47 +289,46 @@ class RecentCalls:
 
     def add(self, call: RecordedCall) -> None:
         """Record a call that has ended."""
-        call.calls.in_flight -= 1
-        self.total = call.number = self.total + 1
         self._calls.append(call)
         if call.outcome is not _SUCCESS:
             (self._unsent if call.request is None else self._failed).append(call)
-        self._uncounted += 1
-        if self._uncounted >= BATCH:
+        if call.number >= self._count_at:
             self.count()
-        self._listeners.publish(call)
+        if self._listeners.current:
+            self._listeners.publish(call)
 
     def count(self) -> None:
         """Count the calls that have ended since the last time. perf: those of one tool, user and slot together."""
-        uncounted, self._uncounted = self._uncounted, 0
-        groups: dict[tuple[ToolCalls, str, int], EndedCalls] = {}
-        slot, ends = 0, 0.0
-        for call in islice(self._calls, len(self._calls) - uncounted, None):
-            now, caller = call.started + call.duration, call.caller
-            if not ends - SLOT_S <= now < ends:
-                slot = int(now / SLOT_S)
-                ends = (slot + 1) * SLOT_S
-            key = call.calls, caller if isinstance(caller, str) else "", slot
-            group = groups.get(key)
-            if group is None:
-                group = groups[key] = EndedCalls()
-            group.calls += 1
-            group.last = now
-            if call.outcome is not _SUCCESS:
-                group.failed += call.is_failed
-                group.refused += call.is_refused
-        users = self.users
-        for (tool, caller, slot), group in sorted(groups.items(), key=lambda each: each[1].last):
-            tool.count(slot, group)
+        uncounted, self._count_at = BATCH - self._count_at + self.total, self.total + BATCH
+        calls = list(islice(self._calls, max(0, len(self._calls) - uncounted), None))
+        while calls:
+            slot = int(calls[0].ended / SLOT_S)
+            size = bisect_left(calls, (slot + 1) * SLOT_S, key=attrgetter("ended"))
+            self._count_slot(slot, calls[:size])
+            del calls[:size]
+
+    def _count_slot(self, slot: int, calls: Sequence[RecordedCall]) -> None:
+        tools, users = Counter(map(_TOOL, calls)), Counter(map(_CALLER, calls))
+        failures: defaultdict[RecordedTool | str, list[RecordedCall]] = defaultdict(list)
+        for call in [call for call in calls if call.outcome is not _SUCCESS]:
+            failures[call.tool].append(call)
+            failures[call.caller].append(call)
+        for tool, count in tools.items():
+            of_tool = self.tools.get((tool.label, tool.version))
+            if of_tool is not None:
+                of_tool.count(slot, count, failures[tool])
+        ends: dict[str, float] = {}
+        for call in reversed(calls):
+            ends.setdefault(call.caller, call.ended)
+            if len(ends) == len(users):
+                break
+        for caller in reversed(ends):
             user = scalar_text(caller)
-            its = users.get(user)
-            if its is None:
-                its = users[user] = UserCalls()
-                if len(users) > MAX_USERS:
-                    users.popitem(last=False)
-            else:
-                users.move_to_end(user)
-            its.count(slot // RATE_SLOTS, group)
+            its = self.users.pop(user, None) or UserCalls()
+            self.users[user] = its
+            if len(self.users) > MAX_USERS:
+                self.users.popitem(last=False)
+            its.count(slot // RATE_SLOTS, users[caller], failures[caller], ends[caller])
 
     def latest(self, *, failed: bool = False) -> Iterator[RecordedCall]:
         """Yield the calls, the latest first; ``failed``: those that did not succeed."""
@@ -318,10 +338,8 @@ class RecentCalls:
 
     def close(self) -> None:
         """Forget the calls."""
-        self._calls.clear()
-        self._failed.clear()
-        self._unsent.clear()
-        self._uncounted = 0
+        for calls in (self._calls, self._failed, self._unsent):
+            calls.clear()
 
     def find(self, id: str) -> RecordedCall | None:
         """Return the call with that number, with a request of that id, or in that trace; None: it is not known."""

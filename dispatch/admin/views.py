@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -156,7 +156,7 @@ class DispatcherViews:
             "tools": len(self.live.resolver.catalog.tools),
             "calls": recent.total,
             "failed": sum(each.failed for each in known),
-            "in_flight": sum(each.in_flight for each in known),
+            "in_flight": self.runtime.guard_registry.calls_in_flight,
             "rate": sum(rate for rate, _ in rates),
         }
 
@@ -205,7 +205,15 @@ class DispatcherViews:
         waiting = self.runtime.queued()
         found = [*map(resolver.describe, resolver.catalog.tools)]
         found += [self.resolve(label, None) for label in self._list_services()]
-        return [self._row(each, calls.get(each.meter_label, ()), pools, waiting) for each in found]
+        running = self._count_running()
+        return [self._row(each, calls.get(each.meter_label, ()), pools, waiting, running) for each in found]
+
+    def _count_running(self) -> Counter[str]:
+        """Return the calls in flight by the label of the tool, over all its versions."""
+        running: Counter[str] = Counter()
+        for each in self.runtime.guard_registry.all():
+            running[each.label] += each.calls.count
+        return running
 
     def _row(
         self,
@@ -213,6 +221,7 @@ class DispatcherViews:
         calls: Sequence[ToolCalls],
         pools: Mapping[PoolKey, Sequence[bool]],
         waiting: Mapping[tuple[str, str], int],
+        running: Counter[str],
     ) -> Values:
         guards = self.runtime.guard_registry.find(tool)
         durations = None if guards is None else guards.durations
@@ -222,7 +231,8 @@ class DispatcherViews:
             "name": tool.meter_label,
             "version": tool.version,
             "service": tool.service_id,
-            **{key: sum(getattr(each, key) for each in calls) for key in ("calls", "failed", "refused", "in_flight")},
+            **{key: sum(getattr(each, key) for each in calls) for key in ("calls", "failed", "refused")},
+            "in_flight": running[tool.meter_label],
             "queued": waiting.get((tool.meter_label, tool.service_id), 0),
             "rate": rate,
             "failure_rate": failure_rate,
@@ -251,7 +261,7 @@ class DispatcherViews:
         pools = {tool.pool_key: [view["state"] in _UP for view in views]}
         histories = [each.history() for each in calls]
         return {
-            **self._row(tool, calls, pools, self.runtime.queued()),
+            **self._row(tool, calls, pools, self.runtime.queued(), self._count_running()),
             "description": tool.description,
             "versions": versions,
             "permissions": [*(descriptor.permissions if descriptor else ()), *tool.service.permissions],
@@ -289,8 +299,8 @@ class DispatcherViews:
         for call in self.recent.latest():
             attempt = call.request
             while attempt is not None:
-                if attempt.ended is not None and attempt.outcome in ANSWERED:
-                    place = call.tool.service_id, attempt.instance
+                if attempt.outcome in ANSWERED:
+                    place = call.tool.service, attempt.instance
                     count, total = sums.get(place, (0, 0.0))
                     sums[place] = count + 1, total + attempt.ended - attempt.started
                 attempt = attempt.previous
@@ -581,8 +591,8 @@ def describe_call(call: RecordedCall, wall: float, *, whole: bool = False) -> Va
     values: Values = {
         "id": str(call.number),
         "at": wall + call.started,
-        "tool": call.calls.label,
-        "version": call.calls.version,
+        "tool": call.tool.label,
+        "version": call.tool.version,
         "user": call.user,
         "outcome": str(call.outcome),
         "error": call.error or None,
@@ -595,7 +605,7 @@ def describe_call(call: RecordedCall, wall: float, *, whole: bool = False) -> Va
         "trace_id": call.trace_id,
     }
     if whole:
-        values["service"] = call.tool.service_id
+        values["service"] = call.tool.service
         values["message"] = call.message or None
         values["chunks"] = call.chunks
         values["arguments"] = call.arguments
@@ -607,7 +617,7 @@ def describe_call(call: RecordedCall, wall: float, *, whole: bool = False) -> Va
                 "request_id": each.id,
                 "instance": each.instance or None,
                 "start": each.started - call.started,
-                "duration": call.duration if each.ended is None else each.ended - each.started,
+                "duration": each.ended - each.started,
                 "outcome": str(each.outcome),
                 "error": each.error or None,
                 "sent": each.sent,

@@ -359,7 +359,7 @@ class Attempt(msgspec.Struct, eq=False):
         selected: the balancer's choice; None before it, and after its permit was returned.
         request_id: of the last request.
         request: observes the last request.
-        record: of the last request; None: it has ended, or calls are not recorded.
+        is_addressed: the last request has an instance, and has not ended.
         sent: the request left, or may have.
         replies, first_chunk: of a stream.
         settled: how the exchange ended; None: there was none.
@@ -387,7 +387,7 @@ class Attempt(msgspec.Struct, eq=False):
     selected: SelectedInstance | None = None
     request_id: str = ""
     request: RequestObserver = NULL_REQUEST
-    record: RequestRecord | None = None
+    is_addressed: bool = False
     sent: bool = False
     replies: Request | None = None
     first_chunk: str | None = None
@@ -624,15 +624,14 @@ class Attempt(msgspec.Struct, eq=False):
         if outcome is not _SUCCESS:
             self.remembered = instance.has_key_memory and selected.channel.instances.get(instance.name) is instance
         request.on_end(outcome, self.error, instance=selected.pick.instance, sent=self.sent)
-        record = self.record
-        if record is not None:
-            self.record = None
-            record.ended = guards.clock() if now is None else now
-            record.outcome = outcome
-            record.instance = selected.pick.instance
-            if self.error is not None:
-                record.error = str(self.error.type)
-                record.sent = self.sent
+        if guards.records is not None and self.is_addressed:
+            self.is_addressed = False
+            error = "" if self.error is None else str(self.error.type)
+            ended = guards.clock() if now is None else now
+            id, name, call = self.request_id, selected.pick.instance, self.call
+            call.last_request = RequestRecord(
+                id, self.number, self.reason, self.began, ended, outcome, error, name, self.sent, call.last_request
+            )
         if self.is_impatient:
             outcome = _CANCELLED
         if not self.counts_for_instance:
@@ -1046,9 +1045,7 @@ class Attempts:
         attempt.request = call.observer.on_request(
             instance.topic, topic, attempt.request_id, attempt.number, attempt.reason
         )
-        if call.guards.records is not None:
-            record = RequestRecord(attempt.request_id, attempt.number, attempt.reason, self._now(), call.last_request)
-            call.last_request = attempt.record = record
+        attempt.is_addressed = True
         if not instance.is_named:
             selected.channel.watch_missing()
         attempt.sent = True

@@ -293,8 +293,6 @@ class Calls:
         runtime = self._runtime
         guards = runtime.guards_of(tool)
         observer = guards.observer.start_call(tool, started, options.user)
-        if guards.records is not None:
-            guards.records.in_flight += 1
         reply = NO_PROPERTIES
         call: Call | DispatchError | None = None
         try:
@@ -458,7 +456,7 @@ class Calls:
         if guards.records is not None:
             trail = call if type(call) is Call else None
             trace_id = "" if observer is guards.observer else observer.trace_id  # perf: most calls are in no trace
-            guards.records.add(tool, options.user, started, result, trail, trace_id)
+            guards.records.add(options.user, started, result, trail, trace_id)
         if self._listeners.current:
             self._listeners.publish(FinishedCall(result.tool, options.user, result, options.by_model))
 
@@ -476,7 +474,7 @@ class Calls:
         observer.on_cancel(seconds, call.requests if isinstance(call, Call) else 0)
         if guards.records is not None:
             trail = call if isinstance(call, Call) else None
-            guards.records.add_cancelled(tool, options.user, started, seconds, trail, observer.trace_id)
+            guards.records.add_cancelled(options.user, started, seconds, trail, observer.trace_id)
 
     async def _share(self, call: Call, started: float) -> CallResult:
         """Single flight: equal calls in flight at the same time share one exchange."""

@@ -133,7 +133,6 @@ class ToolGuards:
         self.version = version
         self.fleet_label = label if version is None else f"{label}@{version}"
         self.set_service(service)
-        self.records = observer.record_calls(label, version)
         self.clock = clock
         self._randomness = randomness
         self._rate_limiter = rates
@@ -161,6 +160,7 @@ class ToolGuards:
         """Set the id of the service that executes the tool."""
         self.service = service
         self.observer = self._dispatcher_observer.observe_tool(self.label, self.version, service)
+        self.records = self._dispatcher_observer.record_calls(self.label, self.version, service)
 
     def reconfigure(self, policy: Policy, *, repeatable: bool) -> None:
         """Apply another policy. Breakers keep their state, calls in flight and in the queue their places, measurements stay,

@@ -159,8 +159,7 @@ class Runtime:
             observer.on_refused(user, refusal)
         observer.on_end(result, NO_PROPERTIES)
         if guards.records is not None:
-            guards.records.in_flight += 1
-            guards.records.add(known, user, now, result, None, observer.trace_id)
+            guards.records.add(user, now, result, None, observer.trace_id)
 
     def instances(self, service: str) -> tuple[InstanceView, ...]:
         """Return the state of each instance of all versions of a service, as tools without balancing settings of their own

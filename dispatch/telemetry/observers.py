@@ -193,29 +193,30 @@ class CallObserver:
 
 
 class RequestRecord(msgspec.Struct, eq=False, gc=False):
-    """A request of a recorded call. Times are on the loop's clock. perf: structs are created without a function call.
+    """A request of a recorded call, which has ended. Times are on the loop's clock. perf: structs are created without a
+    function call.
 
     Attributes:
         id: of the request.
         number, reason: of its attempt, as of :meth:`CallObserver.on_request`.
-        started: when it was about to be sent.
-        previous: the request before it in the same call.
-        ended: None: it has not.
+        started: when the guards had admitted it.
+        ended: when it did.
         outcome, error: of its attempt; ``error`` is the type, empty without one.
         instance: name of the instance that it was addressed to.
         sent: it was sent, or may have been.
+        previous: the request that ended before it in the same call.
     """
 
     id: str
     number: int
     reason: str
     started: float
+    ended: float
+    outcome: Outcome
+    error: str
+    instance: str
+    sent: bool
     previous: RequestRecord | None
-    ended: float | None = None
-    outcome: Outcome = Outcome.CANCELLED
-    error: str = ""
-    instance: str = ""
-    sent: bool = True
 
 
 class WaitRecord(msgspec.Struct, eq=False, gc=False):
@@ -228,8 +229,8 @@ class WaitRecord(msgspec.Struct, eq=False, gc=False):
 
 
 class CallTrail(Protocol):
-    """What the path of a call has noted for its record: its last request and wait, and its arguments as JSON if they may
-    be recorded."""
+    """What the path of a call has noted for its record: the last request that has ended and the last wait, and its
+    arguments as JSON if they may be recorded."""
 
     last_request: RequestRecord | None
     last_wait: WaitRecord | None
@@ -237,35 +238,26 @@ class CallTrail(Protocol):
 
 
 class CallRecords(Protocol):
-    """Keeps records of the calls of one version of a tool. The path of a call counts ``in_flight``, notes requests and
-    waits, and calls one method at the end. perf: as an observer, which is called at each step, it cost 2 µs a call.
+    """Keeps records of the calls of one version of a tool. The path of a call notes requests and waits, and calls one
+    method at the end. perf: as an observer, which is called at each step, it cost 2 µs a call.
 
     Attributes:
-        in_flight: calls that have begun and not ended. Each call is added to it at the beginning, and :meth:`add` or
-            :meth:`add_cancelled` removes it.
         content: arguments may be recorded.
     """
 
-    in_flight: int
+    content: bool
 
-    @property
-    def content(self) -> bool: ...
-
-    def add(
-        self, tool: ObservedTool, user: str, started: float, result: CallResult, trail: CallTrail | None, trace_id: str
-    ) -> None:
+    def add(self, user: str, started: float, result: CallResult, trail: CallTrail | None, trace_id: str) -> None:
         """Record a call that has ended.
 
         Args:
-            tool, user, started: as of :meth:`CallObserver.start_call`.
+            user, started: as of :meth:`CallObserver.start_call`.
             result: the caller's.
             trail: None: nothing was sent.
             trace_id: of the call; empty: it is in no trace.
         """
 
-    def add_cancelled(
-        self, tool: ObservedTool, user: str, started: float, seconds: float, trail: CallTrail | None, trace_id: str
-    ) -> None:
+    def add_cancelled(self, user: str, started: float, seconds: float, trail: CallTrail | None, trace_id: str) -> None:
         """Record a call that was cancelled after ``seconds``, or a stream that was closed early."""
 
 
@@ -290,8 +282,9 @@ class DispatcherObserver:
         ``service`` executes (:meth:`CallObserver.start_call`). None: the tool declares no version."""
         return NULL_CALL
 
-    def record_calls(self, label: str, version: str | None = None) -> CallRecords | None:
-        """Return the records of the calls of a version of the tool with that label; None: calls are not recorded."""
+    def record_calls(self, label: str, version: str | None, service: str) -> CallRecords | None:
+        """Return the records of the calls of a version of a tool, which ``service`` executes from now on; None: calls are
+        not recorded."""
         return None
 
     def observe_service(self, id: str) -> Mapping[Any, Counter] | None:

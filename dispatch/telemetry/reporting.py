@@ -197,8 +197,8 @@ class _CountedRequest(observers.RequestObserver):
 class CallRecorder(Protocol):
     """Records the calls of a dispatcher."""
 
-    def record_calls(self, label: str, version: str | None) -> observers.CallRecords:
-        """Return the records of the calls of a version of a tool."""
+    def record_calls(self, label: str, version: str | None, service: str) -> observers.CallRecords:
+        """Return the records of the calls of a version of a tool, which ``service`` executes from now on."""
 
     def forget_tool(self, label: str) -> None:
         """Forget a tool that was removed from the catalogue."""
@@ -255,8 +255,8 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
 
     # -- tools and services -------------------------------------------------------------------------------------
 
-    def record_calls(self, label: str, version: str | None = None) -> observers.CallRecords | None:
-        return None if self._recorder is None else self._recorder.record_calls(label, version)
+    def record_calls(self, label: str, version: str | None, service: str) -> observers.CallRecords | None:
+        return None if self._recorder is None else self._recorder.record_calls(label, version, service)
 
     def observe_tool(self, label: str, version: str | None = None, service: str = "") -> observers.CallObserver:
         key = ToolKey(label, service)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import gzip
 import json
 import logging
@@ -18,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -57,6 +59,28 @@ async def test_a_tool_has_its_counts_its_history_and_its_circuit() -> None:
         assert [each["id"] for each in tool["instance_list"]] == ["shop-1"]
         process = await it.get("/api/process")
         assert (process["kind"], process["calls"], process["failed"], process["ready"]) == ("dispatcher", 3, 1, True)
+
+
+async def test_a_record_keeps_neither_arguments_nor_results_nor_users_of_any_size() -> None:
+    size = 500_000
+    async with observed() as it:
+        await it.dispatcher.call("price", {"item": "a"})
+        tracemalloc.start()
+        try:
+            for number in range(20):
+                with contextlib.suppress(DispatchError):
+                    await it.dispatcher.call("price", {"item": chr(97 + number) * size}, user="alice")
+                await it.dispatcher.call("price", {"item": "a"}, user=f"bob{number}" * (size // 4))
+                unusable: Any = ["b" * size]
+                with contextlib.suppress(DispatchError):
+                    await it.dispatcher.call("price", {"item": "a"}, user=unusable)
+            gc.collect()
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert kept < 5 * size
+        users = {each["user"][:3]: each["calls"] for each in await it.get("/api/users")}
+        assert users == {"ali": 20, "": 21, "bob": 1}
 
 
 async def test_rates_and_durations_are_there_from_the_first_call_on() -> None:
