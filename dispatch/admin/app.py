@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -195,7 +196,8 @@ class Guard:
             body = await self._read_body(request, receive) if request.method not in ("GET", "HEAD") else None
         except ApiError as error:
             is_page = error.status == 401 and "text/html" in request.headers.get("accept", "")
-            refusal = Response(status_code=303, headers={"Location": "/sign-in"}) if is_page else None
+            to = urlencode({"to": f"{quote(scope['path'])}?{scope['query_string'].decode('latin-1')}".rstrip("?")})
+            refusal = Response(status_code=303, headers={"Location": f"/sign-in?{to}"}) if is_page else None
             await (refusal or answer_error(error.status, str(error)))(scope, receive, send_with_headers)
             return
 

@@ -469,6 +469,8 @@ def find_attention(
             state = each.get("state", "not ready")
             why = f"{each['name']}: {each.get('problem') or ', '.join(each['reasons'])}"
             found.append((find_tone(state), find_link(each["url"]), state, why))
+    if not tools:
+        found.append(("warn", "/catalogue", "empty", "no tool is loaded, so every call fails as unknown-tool"))
     found.sort(key=lambda each: each[0] != "bad")
     more = len(found) - MAX_ATTENTION
     return found[:MAX_ATTENTION] + ([("warn", "/tools", "more", f"{more} further ones")] if more > 0 else [])

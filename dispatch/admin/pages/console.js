@@ -19,7 +19,7 @@ async function refresh() {
   try {
     const response = await fetch(location.href, {headers: {Accept: "text/html"}});
     if (response.redirected) { location.href = response.url; return; }
-    if (!response.ok && document.querySelector("main [data-live]")) { location.reload(); return; }
+    if (response.ok === (document.querySelector("[data-error]") !== null)) { location.reload(); return; }
     const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
     for (const part of document.querySelectorAll("[data-live]")) {
       const other = fresh.querySelector(`[data-live="${part.dataset.live}"]`), html = other?.innerHTML;
@@ -61,10 +61,12 @@ document.querySelector("nav [aria-current]")?.scrollIntoView({block: "nearest", 
 // -- tables ----------------------------------------------------------------------------------------------------
 function filter(input) {
   const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-  for (const row of document.querySelectorAll(`#${input.dataset.filter} tbody tr`)) {
+  const part = document.getElementById(input.dataset.filter), rows = [...part.querySelectorAll("tbody tr")];
+  for (const row of rows) {
     const text = row.textContent.toLowerCase();
     row.hidden = !words.every(word => text.includes(word));
   }
+  part.closest(".scroll, section").classList.toggle("unmatched", rows.length > 0 && rows.every(row => row.hidden));
 }
 for (const input of document.querySelectorAll("[data-filter]")) input.addEventListener("input", () => filter(input));
 function sort(table) {
@@ -115,16 +117,21 @@ dialog?.querySelector("form").addEventListener("submit", async event => {
   } catch (error) { dialog.querySelector(".error").textContent = error.message; } finally { button.disabled = false; }
 });
 async function post(path, body) {
-  const response = await fetch(path, {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body)});
-  const answer = await response.json();
-  if (!response.ok) throw new Error(answer.error);
-  return answer;
+  const sent = {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body)};
+  const response = await fetch(path, sent).catch(() => {
+    throw new Error("The process does not answer. It may have acted: look at its history when it is back.");
+  });
+  if (response.ok) return;
+  if (response.status === 401 && path !== "/sign-in") throw new Error("You are signed out. Reload the page to sign in; nothing was done.");
+  const answer = await response.json().catch(() => ({error: `The answer is ${response.status} ${response.statusText}, and not of this process.`}));
+  throw new Error(answer.error);
 }
 document.getElementById("sign-in")?.addEventListener("submit", async event => {
   event.preventDefault();
   try {
     await post("/sign-in", {token: event.target.token.value});
-    location.href = "/";
+    const wanted = new URL(new URLSearchParams(location.search).get("to") ?? "/", location.origin);
+    location.href = wanted.origin === location.origin ? wanted.href : "/";
   } catch (error) { event.target.querySelector(".error").textContent = error.message; event.target.token.select(); }
 });
 document.getElementById("sign-out")?.addEventListener("click", () =>

@@ -12,10 +12,12 @@ import pytest
 from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 from selenium.webdriver import ActionChains, Chrome
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-from dispatch import Admin, DispatchError
-from tests.helpers.admin_endpoint import Observed, observed
+import dispatch
+from dispatch import Admin, DispatchError, ToolServer
+from tests.helpers.admin_endpoint import Observed, observed, price
 from tests.helpers.browser import browser, emulate, find_violations
 from tests.helpers.run_profile import by_profile
 
@@ -209,8 +211,7 @@ async def test_a_token_is_asked_for_a_reader_cannot_act_and_signs_out(chrome: Ch
             press(chrome, "an-unknown-token", "\n")
             wait_for(chrome, "not known")
             press(chrome, token, "\n")
-            wait_for(chrome, "Overview")
-            chrome.get(f"{it.dispatcher.admin_url}/tools/price")
+            wait_for(chrome, "price", "h1")  # the page that was asked for
             assert not chrome.find_element(By.XPATH, "//button[text()='Open circuit']").is_enabled()
             click(chrome, By.ID, "sign-out")
             wait_for(chrome, "Token")
@@ -219,6 +220,64 @@ async def test_a_token_is_asked_for_a_reader_cannot_act_and_signs_out(chrome: Ch
             wait_for(chrome, "Token")
 
         await look(sign_in)
+
+
+async def test_an_action_without_an_answer_says_so_and_the_page_recovers(chrome: Chrome) -> None:
+    token = "act-token-01234567890"
+    async with observed(Admin("127.0.0.1:0", act={"bob": token})) as it:
+        address = str(it.dispatcher.admin_url)
+
+        def ask_in_vain() -> None:
+            chrome.get(f"{address}/tools/price")
+            press(chrome, token, "\n")
+            wait_for(chrome, "price", "h1")
+            click(chrome, By.XPATH, "//button[text()='Reset']")
+            chrome.delete_all_cookies()
+            press(chrome, "INC-7", "\n")
+            wait_for(chrome, "You are signed out", "#act .error")
+
+        await look(ask_in_vain)
+    async with observed() as it:
+
+        def lose() -> None:
+            chrome.get(f"{it.dispatcher.admin_url}/tools/price")
+            click(chrome, By.XPATH, "//button[text()='Reset']")
+
+        await look(lose)
+        port = str(it.dispatcher.admin_url).rpartition(":")[2]
+
+    def act_in_vain() -> None:
+        press(chrome, "INC-7", "\t", "alice", "\n")
+        wait_for(chrome, "The process does not answer", "#act .error")
+        press(chrome, Keys.ESCAPE)
+        WebDriverWait(chrome, 20).until(
+            lambda _: not chrome.find_element(By.CSS_SELECTOR, ".who .state").is_displayed()
+        )
+
+    await look(act_in_vain)
+    broker = f"memory://{uuid4().hex}"
+    async with dispatch.connect(broker, dispatch.Announced(), admin=f"127.0.0.1:{port}"):
+        await look(wait_for, chrome, "There is no tool 'price'", "h1")
+        async with ToolServer(functions=[price], service="shop", broker=broker):
+            await look(wait_for, chrome, "Price of an item", ".lead")
+
+
+async def test_a_filter_without_a_match_says_so_and_long_names_stay_short(chrome: Chrome) -> None:
+    async with observed() as it:
+        await fail_once(it, "u" * 400)
+
+        def use() -> None:
+            chrome.get(f"{it.dispatcher.admin_url}/tools")
+            assert not chrome.find_elements(By.CSS_SELECTOR, ".unmatched")
+            press(chrome, "/")
+            press(chrome, "nothing like this")
+            assert chrome.find_elements(By.CSS_SELECTOR, ".unmatched")
+            for path in ("/users", "/calls", "/tools/price"):
+                chrome.get(f"{it.dispatcher.admin_url}{path}")
+                name = chrome.find_element(By.XPATH, "//td//*[contains(text(), 'uuuu')]")
+                assert name.size["height"] < 60, path
+
+        await look(use)
 
 
 @pytest.mark.slow

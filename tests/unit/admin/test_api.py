@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+import urllib.parse
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -770,6 +771,34 @@ async def test_other_methods_are_refused() -> None:
         for method in ("PUT", "DELETE", "OPTIONS", "PATCH"):
             assert (await it.client.request(method, "/api/tools")).status_code == 405
         assert (await it.client.post("/metrics", json={})).status_code == 405
+
+
+async def test_a_browser_without_a_session_signs_in_and_returns_and_its_token_is_in_no_address() -> None:
+    async with observed(TOKENS) as it:
+        for path in ("/tools/price", "/calls?user=a%26b&failed=1", "/tools/a%2Fb%3Fc", "/instances/%252E%252E"):
+            location = (await it.client.get(path, headers=HTML)).headers["Location"]
+            page, _, query = location.partition("?")
+            assert page == "/sign-in"
+            (to,) = urllib.parse.parse_qs(query)["to"]
+            assert urllib.parse.unquote(to) == urllib.parse.unquote(path)
+        form = (await it.client.get("/sign-in")).text.partition("<form")[2].partition(">")[0]
+        assert 'method="post"' in form
+
+
+async def test_the_console_of_a_service_claims_nothing_about_calls_and_an_empty_one_says_what_is_missing() -> None:
+    async with observed() as it:
+        overview = (await it.client.get(f"{it.server.admin_url}/", headers=HTML)).text
+        assert "has failed" not in overview
+        assert "Circuits not closed" not in overview
+        calls = (await it.client.get(f"{it.server.admin_url}/calls", headers=HTML)).text
+        assert "The dispatchers that call this process know its calls." in calls
+        assert "No call has ended yet." in (await it.client.get("/calls", headers=HTML)).text
+        assert "No call matches." in (await it.client.get("/calls?user=eve", headers=HTML)).text
+    async with (
+        dispatch.connect(f"memory://{uuid4().hex}", admin="127.0.0.1:0") as dispatcher,
+        httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False) as client,
+    ):
+        assert "no tool is loaded" in (await client.get("/", headers=HTML)).text
 
 
 async def test_a_browser_gets_a_session_of_its_own_and_never_its_token() -> None:
