@@ -232,9 +232,11 @@ async def _find_dispatchers(settings: Settings, urls: Sequence[str] | None, toke
     answers = await fleet.ask_each("/api/process", Process)
     names = {url: process["name"] for url, process in answers.found if process["kind"] == "dispatcher"}
     dispatchers = _Dispatchers(Fleet(fleet.endpoints[url] for url in names), names, {})
+    if not answers.found and answers.refused:
+        _, last = answers.refused.popitem()
+        dispatchers.report(answers.refused)
+        raise CliError(str(last), "" if last.status else _RUNNING, Exit.FAILED)
     dispatchers.report(answers.refused)
-    if not answers.found:
-        raise CliError("No process answers.", _RUNNING, Exit.FAILED)
     if not names:
         raise CliError(
             "None of the processes is a dispatcher, and only dispatchers make calls.",

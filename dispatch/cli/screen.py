@@ -74,6 +74,8 @@ class Column(NamedTuple):
         return _ALARMS.get(self.key, "") if value else ""
 
 
+NAME_CHARS: Final = 32
+"""Of a name in the line of a call."""
 _count: Final = "{:,.0f}".format
 _rate: Final = "{:,.1f}".format
 _share: Final = "{:.1%}".format
@@ -121,12 +123,12 @@ TABLES: Final[Mapping[str, Sequence[Column]]] = {
     "tools": (
         Column("tool", "name"),
         Column("service", "service", from_width=110),
-        Column("calls", "calls", _count, True),
+        Column("calls", "calls", _count, True, from_width=70),
         Column("calls/s", "rate", _rate, True),
-        Column("failed", "failed", _count, True),
+        Column("failed", "failed", _count, True, from_width=70),
         Column("% failed", "failure_rate", _share, True),
         Column("refused", "refused", _count, True, from_width=100),
-        Column("running", "in_flight", _count, True),
+        Column("running", "in_flight", _count, True, from_width=80),
         Column("queued", "queued", _count, True, from_width=130),
         Column("p50 ms", "p50", milliseconds, True, from_width=100),
         Column("p95 ms", "p95", milliseconds, True),
@@ -174,9 +176,9 @@ TABLES: Final[Mapping[str, Sequence[Column]]] = {
         Column("process", "process", from_width=110),
     ),
     "calls": (
-        Column("at", "at", clock_time),
-        Column("id", "id"),
-        Column("outcome", "outcome"),
+        Column("at", "at", clock_time, min_width=12),
+        Column("id", "id", from_width=80),
+        Column("outcome", "outcome", min_width=10),
         Column("ms", "duration", milliseconds, True),
         Column("tool", "tool"),
         Column("user", "user", _name),
@@ -341,6 +343,12 @@ def _trouble(row: Row) -> tuple[float, ...]:
 
 # Rendering.
 
+NARROW: Final = 80
+"""Width below which users are a page of their own only."""
+MIN_WIDTH: Final = 12
+"""A name may have as much, or a fifth of the screen: a longer one is cut, so that it displaces no figure."""
+_NAMED: Final = ("name", "service", "version", "id", "tool", "instance", "user", "peer", "process")
+"""Keys of values that are names."""
 WIDE: Final = 130
 """Width from which columns are two blanks apart."""
 MIN_ROWS: Final = 4
@@ -382,6 +390,7 @@ def render_table(
             no_wrap=True,
             overflow="ellipsis",
             min_width=column.min_width or None,
+            max_width=max(MIN_WIDTH, width // 5) if column.key in _NAMED else None,
             ratio=1 if fills and column is shown[-1] else None,
         )
     visible, omitted = _fit(rows, max(1, height - 1), selected)
@@ -430,7 +439,7 @@ def render_screen(
 
     rows = select_rows(values, view)
     space = height - 1 - len(head) - len(foot)
-    panels, panel_height = _panels(values) if view.table == "tools" else (Text(), space)
+    panels, panel_height = _panels(values, width) if view.table == "tools" else (Text(), space)
     if space < MIN_ROWS + 1 + panel_height + 1 + EVENT_LINES[0]:
         return Group(*head, render_table(view.table, rows, width, space, selected=selected), *foot)
     space -= panel_height + 1
@@ -447,8 +456,8 @@ def render_screen(
     )
 
 
-def _panels(values: Values) -> tuple[RenderableType, int]:
-    """Return instances, circuits that are not closed and users side by side, and their height."""
+def _panels(values: Values, width: int) -> tuple[RenderableType, int]:
+    """Return instances, circuits that are not closed and, where there is room, users side by side, and their height."""
     from rich.table import Table
 
     columns = {name: {column.key: column for column in TABLES[name]} for name in ("instances", "circuits", "users")}
@@ -462,12 +471,16 @@ def _panels(values: Values) -> tuple[RenderableType, int]:
         ("instances", select_rows(values, View("instances")), ("id", "state", "in_flight")),
         ("circuits", circuits, ("tool", "state")),
         ("users", users, ("user", "calls", "refused")),
-    )
+    )[: 3 if width >= NARROW else 2]
     grid = Table.grid(padding=(0, 2))
     grid.add_row(
         *(
             render_table(
-                name, rows, 0, PANEL_ROWS + 1, columns=[columns[name][key]._replace(from_width=0) for key in keys]
+                name,
+                rows,
+                min(width, WIDE - 1),
+                PANEL_ROWS + 1,
+                columns=[columns[name][key]._replace(from_width=0) for key in keys],
             )
             for name, rows, keys in found
         )
@@ -499,7 +512,9 @@ def call_line(call: Row, process: str = "") -> Text:
     text = Text(one_line(f"{clock_time(call['at'])} {call['id']:>6} "))
     text.append(one_line(f"{outcome:13} "), _COLOURS[find_severity(outcome)])
     text.append(f"{milliseconds(call['duration']):>8} ms ")
-    text.append(one_line(f"{call['tool']:14} {_name(call['user']):8} {call.get('instance') or '-':10}"))
+    names = call["tool"], _name(call["user"]), call.get("instance") or "-"
+    tool, user, instance = (make_printable(each, NAME_CHARS) for each in names)
+    text.append(one_line(f"{tool:14} {user:8} {instance:10}"))
     text.append(one_line("".join(f"  {each}" for each in more if each)), "dim")
     return text
 
@@ -583,7 +598,8 @@ def render_tool(
         one_line(f" {tool.get('version') or ''} of {tool.get('service') or '-'}  {tool.get('description') or ''}")
     )
     history = tool.get("history") or {}
-    calls, failed = history.get("calls", ()), history.get("failed", ())
+    minutes = max(1, min(5, (width - 40) // 12))  # a slot has 5 s
+    calls, failed = (history.get(key, ())[-12 * minutes :] for key in ("calls", "failed"))
     policy = [
         f"{each['key']} {each['value']} ({each['source']})"
         for each in tool.get("policy", ())
@@ -591,15 +607,16 @@ def render_tool(
     ]
     lines = [
         title,
-        Text(f"calls of the last 5 minutes   {sparkline(calls)}  {sum(calls):,}", no_wrap=True, overflow="ellipsis"),
-        Text(f"failed                        {sparkline(failed)}  {sum(failed):,}", "red" if any(failed) else "dim"),
+        Text(f"calls of the last {minutes} min  {sparkline(calls)}  {sum(calls):,}", no_wrap=True, overflow="ellipsis"),
+        Text(f"failed                   {sparkline(failed)}  {sum(failed):,}", "red" if any(failed) else "dim"),
         Text(one_line(f"policy: {', '.join(policy) or 'defaults'}"), "dim", no_wrap=True, overflow="ellipsis"),
         *(
             Text(event_line(event), "yellow", no_wrap=True, overflow="ellipsis")
             for event in sorted(tool.get("events", ()), key=lambda event: event["at"])[-3:]
         ),
     ]
-    panels, panel_height = _panels({"instances": tool.get("instance_list", ()), "circuits": tool.get("circuits", ())})
+    found = {"instances": tool.get("instance_list", ()), "circuits": tool.get("circuits", ())}
+    panels, panel_height = _panels(found, width)
     space = height - 1 - len(head) - len(foot) - len(lines) - panel_height - 2
     rows = select_rows(values, View("calls"))
     table = render_table("calls", rows, width, max(MIN_ROWS + 1, space), selected=selected)

@@ -484,10 +484,10 @@ class TopScreen:
             return [Text(f"{make_printable(text + (self._input or ''))}▏", "bold yellow", overflow="fold")]
         if self._input is not None:
             return [Text(f"Filter: {make_printable(self._input)}▏  enter: keep · esc: clear", "bold yellow")]
-        keys = "↑↓ enter esc  / filter  s sort  o c r x circuit  e a d instance  ? help  q quit"
+        keys = "? help  q quit  ↑↓ enter esc  / filter  s sort  o c r x circuit  e a d instance"
         if self._message:
-            keys = self._message
-        return [Text(make_printable(keys), "bold" if self._message else "dim", no_wrap=True, overflow="ellipsis")]
+            return [Text(make_printable(self._message), "bold", overflow="fold")]
+        return [Text(keys, "dim", no_wrap=True, overflow="ellipsis")]
 
 
 def headlines(values: Values, now: float) -> list[Text]:

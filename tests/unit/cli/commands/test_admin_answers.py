@@ -18,7 +18,7 @@ from rich.console import Console
 from dispatch.admin import api
 from dispatch.cli import admin, calls
 from dispatch.cli.admin import ROWS, AdminEndpoint, AdminError, Fleet, decode
-from dispatch.cli.screen import TABLES
+from dispatch.cli.screen import TABLES, call_line
 from dispatch.cli.top import TopScreen
 from tests.helpers import admin_values
 from tests.unit.cli.conftest import Run
@@ -212,6 +212,36 @@ async def test_every_page_of_the_screen_shows_odd_texts() -> None:
         assert part in seen, part
 
 
+def test_the_line_of_a_call_has_its_error_also_after_a_long_name() -> None:
+    line = call_line(admin_values.call("7", user="u" * 200, outcome="tool_error", error="ValueError"))
+    assert len(line) < 140
+    assert "ValueError" in line.plain
+
+
+async def test_on_a_narrow_screen_names_are_cut_and_figures_are_not() -> None:
+    long = "u" * 200
+    pages = honest() | {
+        "/api/users": json.dumps([admin_values.user(long)]).encode(),
+        "/api/calls?limit=200": json.dumps([admin_values.call("7", user=long, instance=long)]).encode(),
+        "/api/instances": json.dumps([admin_values.instance("shop-1"), admin_values.instance(long)]).encode(),
+    }
+    with serving(pages) as url:
+        screen = TopScreen(Fleet([AdminEndpoint(url)]), "alice")
+        await screen.start()
+        expected = {
+            "1": ("3 of 3", "shop-1", "closed"),
+            "2": ("shop-1", "12.0"),
+            "4": ("321",),
+            "6": ("success", "price"),
+        }
+        for key, texts in expected.items():
+            await screen.press(key)
+            file = io.StringIO()
+            Console(file=file, width=60).print(screen.render(60, 30))
+            for text in (*texts, "q quit"):
+                assert text in file.getvalue(), (key, text, file.getvalue())
+
+
 @pytest.mark.parametrize(
     "url",
     ["http://[", "http://[::1", "host:99999", "ftp://x:1", "http://a..b:1", "http://a b:1", "http://x\x00:1", "x"],
@@ -343,4 +373,7 @@ def test_a_missing_or_wrong_token_is_told_with_the_option(run: Run, command: str
     with serving({}, refuse) as url:
         end = run(command, url, *token)
     assert end.code == 1
-    assert f"{url} {fix}" in (end.out if command == "top" else end.err)
+    if command == "top":
+        assert f"{url} {fix}" in end.out
+    else:
+        assert end.err == f"Error: {url} {fix}\n"
