@@ -33,20 +33,21 @@ class UvicornServer(uvicorn.Server):
 
 
 def list_own_hosts(host: str) -> list[str]:
-    """Return the values of ``Host`` for a server that is bound to ``host``: to all interfaces, also the machine's names and
-    addresses."""
+    """Return the values of ``Host`` for a server that is bound to ``host``: to all interfaces, the machine's addresses and
+    names. The first one is an address by which other machines reach it, if there is a route: in a container or a pod
+    they cannot resolve its name."""
     if host not in ("", "0.0.0.0", "::"):
         return [f"[{host}]" if ":" in host else host]
     name = socket.gethostname()
-    found = [name, socket.getfqdn()]
-    addresses: set[str] = set()
-    with contextlib.suppress(OSError):
-        addresses = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}  # often only 127.0.1.1
+    found: list[str] = []
     for family, elsewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as route:
             route.connect((elsewhere, 9))  # sends nothing; an address of documentation (RFC 5737, RFC 3849)
-            addresses.add(route.getsockname()[0])
-    return found + [f"[{address}]" if ":" in address else address for address in sorted(addresses)]
+            found.append(route.getsockname()[0])
+    found += [name, socket.getfqdn()]
+    with contextlib.suppress(OSError):
+        found += sorted({str(info[4][0]) for info in socket.getaddrinfo(name, None)})  # often only 127.0.1.1
+    return [f"[{each}]" if ":" in each else each for each in dict.fromkeys(found)]
 
 
 def open_listener(host: str, port: int) -> socket.socket:

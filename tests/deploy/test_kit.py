@@ -96,21 +96,42 @@ def test_the_agent_listens_where_other_commands_do(monkeypatch: pytest.MonkeyPat
     assert all(port.startswith("127.0.0.1:") for port in published)
 
 
-@pytest.mark.process
-def test_a_service_without_replicas_has_none() -> None:
+@pytest.fixture(scope="module")
+def rendered() -> list[dict[str, Any]]:
+    """What the chart renders with all on."""
     try:
         helm = check.find("helm", "make tools")
     except check.MissingError as missing:
         skip_outside_ci(str(missing))
-    rendered = yaml.safe_load_all(
-        check.run(helm, "template", "it", check.CHART, "--kube-version", "1.33.0", *check.ALL_ON)
-    )
+    text = check.run(helm, "template", "it", check.CHART, "--kube-version", "1.33.0", *check.ALL_ON)
+    return [each for each in yaml.safe_load_all(text) if each]
+
+
+@pytest.mark.process
+def test_a_service_without_replicas_has_none(rendered: list[dict[str, Any]]) -> None:
     replicas = {
-        each["metadata"]["name"]: each["spec"].get("replicas")
-        for each in rendered
-        if each and each["kind"] == "Deployment"
+        each["metadata"]["name"]: each["spec"].get("replicas") for each in rendered if each["kind"] == "Deployment"
     }
     assert replicas == {"it-shop": None, "it-stopped": 0, "it-relay": 2}
+
+
+@pytest.mark.process
+def test_a_pod_has_the_time_to_drain_and_its_console_reaches_the_others(rendered: list[dict[str, Any]]) -> None:
+    pods = [each["spec"]["template"]["spec"] for each in rendered if each["kind"] == "Deployment"]
+    (relay,) = (json.loads(each["data"]["relay.json"]) for each in rendered if each["kind"] == "ConfigMap")
+    arguments = [" ".join(map(str, pod["containers"][0]["args"])) for pod in pods]
+    drains = [float(each.partition("--drain-timeout ")[2] or relay["drain-timeout"]) for each in arguments]
+    assert all(pod["terminationGracePeriodSeconds"] > drain + 10 for pod, drain in zip(pods, drains, strict=True))
+    (policy,) = (each["spec"] for each in rendered if each["kind"] == "NetworkPolicy")
+    (incoming,) = policy["ingress"]
+    own = {"podSelector": policy["podSelector"]}
+    assert own in incoming["from"]
+    assert [each["ports"] for each in policy["egress"] if own in each.get("to", ())] == [incoming["ports"]]
+
+
+def test_a_unit_starts_again_for_as_long_as_the_broker_is_away() -> None:
+    for unit in (KIT / "systemd").iterdir():
+        assert {"Restart=always", "StartLimitIntervalSec=0"} <= set(unit.read_text().splitlines()), unit.name
 
 
 def test_the_user_of_a_unit_reads_the_folder_of_its_files() -> None:
