@@ -17,6 +17,7 @@ from dispatch.catalog import CatalogError
 from dispatch.catalog.approvals import ApprovalsError
 from dispatch.errors import DispatchError
 from dispatch.resilience.breaker import CircuitBreaker, State
+from dispatch.routing.instance import SHARED
 from dispatch.telemetry.events import AUDIT, MAX_USER_CHARS, ActionTaken, Events
 
 MAX_REASON_CHARS: Final = 500
@@ -47,6 +48,7 @@ class ActionRequest(msgspec.Struct, forbid_unknown_fields=True):
     seconds: float | None = msgspec.field(default=None, name="for")
     version: str | None = None
     instance: str | None = None
+    service: str | None = None
     level: str = ""
     logger: str = "dispatch"
     fingerprint: str = ""
@@ -191,23 +193,32 @@ class Actions:
         if request.action not in ("eject", "admit"):
             raise ApiError("'action' is eject or admit; drain is an action of the service's own process.")
         views = self._views
-        pools = [pool for _, pool in views.runtime.pool_registry.all() if id in pool.balancer]
+        if id == SHARED and request.service is None:
+            raise ApiError(f"Name the service in 'service': '{SHARED}' is the topic of each one.")
+        pools = [
+            (key.service, pool.balancer)
+            for key, pool in views.runtime.pool_registry.all()
+            if id in pool.balancer and request.service in (None, key.service)
+        ]
         if not pools:
             raise ApiError(f"There is no instance '{id[:80]}' whose service was called.", 404)
-        for pool in pools:
+        if request.service is not None:
+            shown += f" of {request.service}"
+        for service, balancer in pools:
+            views.held_until.pop((service, id), None)
             if request.action == "admit":
-                pool.balancer.admit(id)
+                balancer.admit(id)
             else:
-                pool.balancer.hold(id)
-        views.held_until.pop(id, None)
+                balancer.hold(id)
+                if request.seconds is not None:
+                    views.held_until[service, id] = time.time() + request.seconds
         if request.action == "admit":
             return "admit", shown, None
-        if request.seconds is not None:
-            views.held_until[id] = time.time() + request.seconds
 
         def undo() -> str:
-            views.held_until.pop(id, None)
-            return "admit" if sum([pool.balancer.end_hold(id) for pool in pools]) else ""
+            for service, _ in pools:
+                views.held_until.pop((service, id), None)
+            return "admit" if sum([balancer.end_hold(id) for _, balancer in pools]) else ""
 
         return "eject", shown, undo
 

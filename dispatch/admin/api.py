@@ -200,6 +200,7 @@ class Call(TypedDict, total=False):
     outcome: Required[str]
     duration: Required[Number]
     version: str | None
+    service: str | None
     instance: str | None
     error: str | None
     rejected_by: str | None
@@ -233,7 +234,6 @@ class Attempt(TypedDict, total=False):
 class CallDetails(Call, total=False):
     """One call: ``/api/calls/ID``."""
 
-    service: str | None
     message: str | None
     arguments: str | None
     chunks: Count

@@ -117,6 +117,11 @@ def write_path(name: str) -> str:
     return quote(name, safe="") if name.strip(".") else name.replace(".", "%252E")
 
 
+def write_instance_path(id: str, service: str | None) -> str:
+    """Return the address of the page of an instance: its name may be the one of an instance of another service, too."""
+    return f"/instances/{write_path(id)}" + (f"?service={quote(service, safe='')}" if service else "")
+
+
 def find_link(url: str | None) -> str | None:
     """Return a URL that another process has announced, if a page may link it: it may be a script, ``javascript:…``."""
     return url if url is not None and url.startswith(("http://", "https://")) else None
@@ -197,6 +202,7 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "value": write_value,
     "shorten": shorten,
     "path": write_path,
+    "instance_path": write_instance_path,
     "http": find_link,
     "story": tell_event,
     "chart": draw_history,
@@ -333,29 +339,35 @@ class Console:
         return self.render(request, "instances.html", "Instances", instances=self._views.instances())
 
     async def _instance(self, request: Request) -> Response:
-        id, views = request.path_params["id"], self._views
-        instance = next((each for each in views.instances() if each["id"] == id), None)
+        id, views, service = request.path_params["id"], self._views, request.query_params.get("service")
+        known = (each for each in views.instances() if each["id"] == id and service in (None, each["service"]))
+        instance = next(known, None)
         if instance is None:
             return self.render_error(
                 request, 404, f"No instance '{id[:80]}' is known: it has left, or was not called yet."
             )
-        own = instance["kind"] == "own"
+        own, service = instance["kind"] == "own", instance["service"]
+        targets = (f"instance {id}", f"instance {id} of {service}")
         return self.render(
             request,
             "instance.html",
             "Instances",
             instance=instance,
             console=next((each["url"] for each in self._api.peers() if each["name"] == id), None),
-            circuits=views.circuits_at(id),
+            circuits=views.circuits_at(id, service),
             sessions=[each for each in views.sessions() if own or each["peer"] == id],
             events=[
                 each
                 for each in self._api.list_events()
-                if each.get("instance") == id
-                or (target := each.get("target", "")) == f"instance {id}"
+                if (each.get("instance") == id and each.get("service", service) == service)
+                or (target := each.get("target", "")) in targets
                 or target.endswith(f" at {id}")
             ],
-            calls=[each for each in self._api.list_calls({"limit": "1000"}) if each["instance"] == id][:SHOWN_CALLS],
+            calls=[
+                each
+                for each in self._api.list_calls({"limit": "1000"})
+                if (each["instance"], each["service"]) == (id, service)
+            ][:SHOWN_CALLS],
         )
 
     async def _calls(self, request: Request) -> Response:
@@ -452,7 +464,8 @@ def find_attention(
     for each in instances:
         if each["state"] not in _UP:
             why = f"{each['id']} of {each['service']}" + (" (by an operator)" if each["is_held"] else "")
-            found.append((find_tone(each["state"]), f"/instances/{write_path(each['id'])}", each["state"], why))
+            path = write_instance_path(each["id"], each["service"])
+            found.append((find_tone(each["state"]), path, each["state"], why))
     for each in sources:
         if each["state"] != "ok":
             found.append(

@@ -58,8 +58,8 @@ class Views(Protocol):
     def circuits(self, tool: str | None) -> list[Values]:
         return []
 
-    def circuits_at(self, instance: str) -> list[Values]:
-        """Return the circuits of all tools at one instance."""
+    def circuits_at(self, instance: str, service: str) -> list[Values]:
+        """Return the circuits of all tools at one instance of a service."""
         return []
 
     def versions(self) -> list[Values]:
@@ -134,7 +134,7 @@ class DispatcherViews:
         self.is_started = False
         self.deadlines: dict[tuple[str, str | None, str | None], float] = {}
         """When the states of circuits that operators have set are undone, by tool, version and instance."""
-        self.held_until: dict[str, float] = {}
+        self.held_until: dict[tuple[str, str], float] = {}
         """When the ejections of instances by operators are undone."""
 
     # -- the process --------------------------------------------------------------------------------------------
@@ -312,11 +312,8 @@ class DispatcherViews:
         found = []
         for view, instance, version in pool.describe():
             kind = "session" if isinstance(instance, SessionInstance) else "local"
-            held = (
-                {"seconds_left": self.held_until[view.id] - time.time()}
-                if view.is_held and view.id in self.held_until
-                else {}
-            )
+            until = self.held_until.get((key.service, view.id))
+            held = {"seconds_left": until - time.time()} if view.is_held and until is not None else {}
             found.append(
                 {
                     **_NO_INSTANCE,
@@ -343,12 +340,12 @@ class DispatcherViews:
                         found.append(describe_circuit(*key, breaker, self.deadlines.get(key)))
         return found
 
-    def circuits_at(self, instance: str) -> list[Values]:
-        """Return the circuits of all tools at one instance."""
+    def circuits_at(self, instance: str, service: str) -> list[Values]:
+        """Return the circuits of all tools at one instance of a service."""
         return [
             describe_circuit(each.label, each.version, instance, breaker, None)
             for each in self.runtime.guard_registry.all()
-            if (breaker := each.instance_breakers.get(instance)) is not None
+            if (breaker := each.instance_breakers.get(instance)) is not None and each.service == service
         ]
 
     def versions(self) -> list[Values]:
@@ -593,6 +590,7 @@ def describe_call(call: RecordedCall, wall: float, *, whole: bool = False) -> Va
         "at": wall + call.started,
         "tool": call.tool.label,
         "version": call.tool.version,
+        "service": call.tool.service,
         "user": call.user,
         "outcome": str(call.outcome),
         "error": call.error or None,
@@ -605,7 +603,6 @@ def describe_call(call: RecordedCall, wall: float, *, whole: bool = False) -> Va
         "trace_id": call.trace_id,
     }
     if whole:
-        values["service"] = call.tool.service
         values["message"] = call.message or None
         values["chunks"] = call.chunks
         values["arguments"] = call.arguments

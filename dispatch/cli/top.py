@@ -191,7 +191,8 @@ def plan_action(key: str, table: str, row: Row) -> Action | str | None:
                 if verb == "drain"
                 else "No dispatcher on this screen calls this instance."
             )
-        action = Action(f"{verb} '{row['id']}'", urls, f"/api/instances/{quote(row['id'], safe='')}", {"action": verb})
+        body = {"action": verb, **({"service": row["service"]} if row.get("service") and verb != "drain" else {})}
+        action = Action(f"{verb} '{row['id']}'", urls, f"/api/instances/{quote(row['id'], safe='')}", body)
         if verb != "eject":
             action.durations.clear()
         return action

@@ -106,7 +106,7 @@ dialog?.querySelector("[value=cancel]").addEventListener("click", () => dialog.c
 dialog?.querySelector("form").addEventListener("submit", async event => {
   event.preventDefault();
   const form = event.target, button = event.submitter, body = {reason: form.reason.value};
-  for (const name of ["action", "fingerprint", "version"]) if (acting[name]) body[name] = acting[name];
+  for (const name of ["action", "fingerprint", "version", "service"]) if (acting[name]) body[name] = acting[name];
   if (form.user) localStorage.setItem("user", body.user = form.user.value);
   if (acting.durable !== undefined && form.for.value) body.for = Number(form.for.value);
   button.disabled = true;

@@ -512,7 +512,7 @@ async def test_pages_have_what_concerns_them_and_links_that_lead_there() -> None
         body = {"action": "eject", "reason": "new disk", "user": "alice"}
         for path in ("i-10", "%252E%252E"):
             assert (await client.post(f"/api/instances/{path}", json=body)).status_code == 200
-        assert 'href="/instances/%252E%252E"' in (await client.get("/instances")).text
+        assert 'href="/instances/%252E%252E?service=shop"' in (await client.get("/instances")).text
         dots, one, ten = [(await client.get(f"/instances/{path}")).text for path in ("%252E%252E", "i-1", "i-10")]
         assert "alice: eject instance .. (new disk)" in dots
         assert "alice: eject instance i-10 (new disk)" in ten
@@ -522,6 +522,38 @@ async def test_pages_have_what_concerns_them_and_links_that_lead_there() -> None
         calls = (await client.get("/calls?user=%28no%20user%29")).text
         assert "alice" not in calls
         assert 'href="/calls/2"' in calls
+
+
+async def test_the_shared_topics_of_two_services_are_two_instances() -> None:
+    services = [
+        {"id": each, "request-queue": f"request:tg:{each}", "response-queue": f"response:tg:{each}"}
+        for each in ("one", "two")
+    ]
+    tools = [
+        {"type": "tool-service", "name": f"use-{each}", "description": "Works", "service": each}
+        for each in ("one", "two")
+    ]
+    async with (
+        dispatch.connect("memory://shared", dispatch.Catalog.of(services, tools), admin="127.0.0.1:0") as dispatcher,
+        httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False, headers=HTML) as client,
+    ):
+        for each in ("one", "two"):
+            await dispatcher.execute(f"use-{each}", {}, timeout=0.1)
+        body = {"action": "eject", "reason": "INC-7", "user": "alice", "for": 60}
+        path = "/api/instances/%28shared%29"
+        assert len((await client.get("/api/instances")).json()) == 2
+        assert "'service'" in (await client.post(path, json=body)).json()["error"]
+        assert (await client.post(path, json={**body, "service": "three"})).status_code == 404
+        assert (await client.post(path, json={**body, "service": "two"})).status_code == 200
+        states = {each["service"]: each["is_held"] for each in (await client.get("/api/instances")).json()}
+        assert states == {"one": False, "two": True}
+        listed = (await client.get("/instances")).text
+        for each, is_held in states.items():
+            link = f"/instances/%28shared%29?service={each}"
+            assert f'href="{link}"' in listed
+            page = (await client.get(link)).text
+            assert f'data-service="{each}"' in page
+            assert ("ejected by operator" in page, "INC-7" in page) == (is_held, is_held)
 
 
 async def test_a_version_has_a_page_and_actions_of_its_own_and_a_service_has_no_circuits() -> None:
