@@ -171,6 +171,7 @@ class ToolCalls:
         if type(user) is not str or len(user) > MAX_USER_CHARS:
             user = _shorten_user(user)
         call = RecordedCall(self.tool, user, started, seconds, trace_id, number, chunks, request, wait, arguments)
+        recent.calls.append(call)
         if error is not None:
             call.outcome = result.outcome
             call.error = str(error.type)
@@ -178,7 +179,9 @@ class ToolCalls:
             call.is_refused = bool(error.policy_refusal)
             if result.outcome not in _PRIVATE or self.content:
                 call.message = excerpt(error.message, MAX_MESSAGE_CHARS)
-        recent.add(call)
+            recent.add_failed(call)
+        if number >= recent.count_at or recent.listeners.current:
+            recent.publish(call)
 
     def add_cancelled(self, user: str, started: float, seconds: float, trail: CallTrail | None, trace_id: str) -> None:
         """See :meth:`dispatch.telemetry.observers.CallRecords.add_cancelled`."""
@@ -189,7 +192,9 @@ class ToolCalls:
         call = RecordedCall(self.tool, user, started, seconds, trace_id, number, 0, request, wait, arguments)
         call.outcome = _CANCELLED
         call.error = str(ErrorType.CANCELLED)
-        recent.add(call)
+        recent.calls.append(call)
+        recent.add_failed(call)
+        recent.publish(call)
 
     def count(self, slot: int, calls: int, failures: Sequence[RecordedCall]) -> None:
         """Count calls that ended in ``slot``, and those of them that did not succeed."""
@@ -255,7 +260,10 @@ class RecentCalls:
     Attributes:
         tools: calls by label and version of the tool.
         users: calls by user, the one of the last call last.
+        calls: the last ones.
         total: calls that have ended.
+        count_at: the total at which they are counted.
+        listeners: of calls that end.
     """
 
     def __init__(self, clock: Clock, *, content: bool = False) -> None:
@@ -263,14 +271,14 @@ class RecentCalls:
         self.content = content
         self.tools: dict[tuple[str, str | None], ToolCalls] = {}
         self.users: OrderedDict[str, UserCalls] = OrderedDict()
-        self._calls: deque[RecordedCall] = deque(maxlen=MAX_CALLS)
+        self.calls: deque[RecordedCall] = deque(maxlen=MAX_CALLS)
         self._failed: deque[RecordedCall] = deque(maxlen=MAX_FAILED)
         self._unsent: deque[RecordedCall] = deque(maxlen=MAX_FAILED)
         """Calls that ended before an attempt: an open circuit must not displace the failures that opened it."""
         self.total = 0
-        self._count_at = BATCH
-        self._listeners: Listeners[RecordedCall] = Listeners("a listener of calls")
-        self.subscribe = self._listeners.subscribe
+        self.count_at = BATCH
+        self.listeners: Listeners[RecordedCall] = Listeners("a listener of calls")
+        self.subscribe = self.listeners.subscribe
         """Call a function with each call that ends; it must not block. Returns a function that removes it."""
 
     def record_calls(self, label: str, version: str | None, service: str) -> ToolCalls:
@@ -287,20 +295,20 @@ class RecentCalls:
         for key in [key for key in self.tools if key[0] == label]:
             del self.tools[key]
 
-    def add(self, call: RecordedCall) -> None:
-        """Record a call that has ended."""
-        self._calls.append(call)
-        if call.outcome is not _SUCCESS:
-            (self._unsent if call.request is None else self._failed).append(call)
-        if call.number >= self._count_at:
+    def add_failed(self, call: RecordedCall) -> None:
+        """Remember a call that did not succeed for longer than others."""
+        (self._unsent if call.request is None else self._failed).append(call)
+
+    def publish(self, call: RecordedCall) -> None:
+        """Count the calls, if it is time, and tell the listeners of one that has ended."""
+        if call.number >= self.count_at:
             self.count()
-        if self._listeners.current:
-            self._listeners.publish(call)
+        self.listeners.publish(call)
 
     def count(self) -> None:
         """Count the calls that have ended since the last time. perf: those of one tool, user and slot together."""
-        uncounted, self._count_at = BATCH - self._count_at + self.total, self.total + BATCH
-        calls = list(islice(self._calls, max(0, len(self._calls) - uncounted), None))
+        uncounted, self.count_at = BATCH - self.count_at + self.total, self.total + BATCH
+        calls = list(islice(self.calls, max(0, len(self.calls) - uncounted), None))
         while calls:
             slot = int(calls[0].ended / SLOT_S)
             size = bisect_left(calls, (slot + 1) * SLOT_S, key=attrgetter("ended"))
@@ -333,18 +341,18 @@ class RecentCalls:
     def latest(self, *, failed: bool = False) -> Iterator[RecordedCall]:
         """Yield the calls, the latest first; ``failed``: those that did not succeed."""
         if not failed:
-            return reversed(self._calls)
+            return reversed(self.calls)
         return iter(sorted((*self._failed, *self._unsent), key=lambda call: -call.number))
 
     def close(self) -> None:
         """Forget the calls."""
-        for calls in (self._calls, self._failed, self._unsent):
+        for calls in (self.calls, self._failed, self._unsent):
             calls.clear()
 
     def find(self, id: str) -> RecordedCall | None:
         """Return the call with that number, with a request of that id, or in that trace; None: it is not known."""
         calls: Iterable[RecordedCall] = {
-            each.number: each for each in (*self._failed, *self._unsent, *self._calls)
+            each.number: each for each in (*self._failed, *self._unsent, *self.calls)
         }.values()
         if id.isascii() and id.isdigit() and len(id) < 16:
             return next((each for each in calls if each.number == int(id)), None)
