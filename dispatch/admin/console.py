@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import http.client
 import json
 import time
@@ -21,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from dispatch._internal import excerpt
 from dispatch.admin.api import describe_event, find_severity
 from dispatch.admin.views import Values, Views
 from dispatch.errors import Outcome
@@ -133,6 +135,25 @@ def tell_event(event: Values) -> str:
     return describe_event(event) + (f", until {write_clock(until)}" if until else "")
 
 
+def draw_change(held: Values) -> Markup:
+    """Return the lines in which a held definition differs from those in force, all of them: a reviewer sees what a model
+    would read, also characters that are not printed."""
+    before, after = (
+        [
+            excerpt(line, len(line))
+            for text in held[key].splitlines()
+            for line in json.dumps(json.loads(text), indent=1, ensure_ascii=False).splitlines()
+        ]
+        for key in ("before", "after")
+    )
+    found = Markup()
+    for line in difflib.unified_diff(before, after, n=2, lineterm=""):
+        if not line.startswith(("---", "+++", "@@")):
+            tag = {"+": "ins", "-": "del"}.get(line[0], "span")
+            found += Markup("<{}>{}</{}>\n").format(tag, line, tag)
+    return Markup('<pre class="change">{}</pre>').format(found)
+
+
 def draw_history(history: Values) -> Markup:
     """Return a chart of calls and failed calls."""
     calls, failed = history["calls"], history["failed"]
@@ -206,6 +227,7 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "http": find_link,
     "story": tell_event,
     "chart": draw_history,
+    "change": draw_change,
     "waterfall": draw_waterfall,
 }
 

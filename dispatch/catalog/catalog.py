@@ -455,7 +455,12 @@ def fingerprint(tool: ToolDescriptor, service: ServiceDescriptor) -> str:
     policy, the permissions and other keys by which an operator restricts the same tool, nor the service's instances, which
     come and go: see :func:`service_fingerprint`.
     """
-    definition = {
+    return _hash(tool_definition(tool, service))
+
+
+def tool_definition(tool: ToolDescriptor, service: ServiceDescriptor) -> dict[str, object]:
+    """Return what :func:`fingerprint` covers."""
+    return {
         "name": tool.name,
         "description": tool.description,
         "arguments": msgspec.to_builtins(tool.arguments),
@@ -465,7 +470,6 @@ def fingerprint(tool: ToolDescriptor, service: ServiceDescriptor) -> str:
         "config": tool.config,
         "version": tool.version,
     }
-    return _hash(definition)
 
 
 def service_fingerprint(service: ServiceDescriptor) -> str:
@@ -474,7 +478,12 @@ def service_fingerprint(service: ServiceDescriptor) -> str:
     It covers the id, all topics with those of the instances, the config parameters and the version. It does not cover the
     policy, the permissions and the weights of instances.
     """
-    definition = {
+    return _hash(service_definition(service))
+
+
+def service_definition(service: ServiceDescriptor) -> dict[str, object]:
+    """Return what :func:`service_fingerprint` covers."""
+    return {
         "id": service.id,
         "request-queue": service.request_queue,
         "response-queue": service.response_queue,
@@ -485,7 +494,6 @@ def service_fingerprint(service: ServiceDescriptor) -> str:
         ],
         "version": service.version,
     }
-    return _hash(definition)
 
 
 def _hash(definition: Mapping[str, object]) -> str:

@@ -68,6 +68,20 @@ class _Entry(msgspec.Struct, frozen=True, gc=False):
 D = TypeVar("D", ServiceDescriptor, ToolDescriptor)
 
 
+class HeldDefinition(HeldChange, frozen=True):
+    """A changed definition that waits for approval, with what changes.
+
+    Attributes:
+        key: ``tool/NAME`` or ``tool-service/ID``.
+        before: what the fingerprints of the definitions in force cover, as JSON, a line each; empty: there is none.
+        after: what the one of the definition that waits covers.
+    """
+
+    key: str
+    before: str
+    after: str
+
+
 class Definitions(Generic[D]):
     """The descriptors of one kind of one source. Unchanged after its creation.
 
@@ -81,7 +95,7 @@ class Definitions(Generic[D]):
         """Group ``found``: name, origin and descriptor of each."""
         self.by_name: dict[str, tuple[D, ...]] = {}
         self.origins: dict[str, str] = {}
-        self.held: list[HeldChange] = []
+        self.held: list[HeldDefinition] = []
         by_name, origins = self.by_name, self.origins
         for name, origin, descriptor in found:
             if name in by_name:

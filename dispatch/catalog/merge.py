@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import os
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
@@ -16,16 +17,16 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 import msgspec
 
 from dispatch._internal import check_instance, describe_type, excerpt
-from dispatch.catalog.catalog import Catalog, fingerprint, service_fingerprint
+from dispatch.catalog.catalog import Catalog, fingerprint, service_definition, service_fingerprint, tool_definition
 from dispatch.catalog.descriptors import CatalogError, ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.folder import Folder, without_item
 from dispatch.catalog.items import KINDS, Item, ReadItem, Services
-from dispatch.catalog.loader import Definitions, Reading, read_services, read_tools
+from dispatch.catalog.loader import Definitions, HeldDefinition, Reading, read_services, read_tools
 from dispatch.catalog.sources import OnChange, Source, SourceGroup
 from dispatch.catalog.versions import find_service_version
 from dispatch.documents import Problem
 from dispatch.policy import DEFAULT_POLICY, Policy
-from dispatch.telemetry.observers import HeldChange, RefusedItem, ShadowedItem
+from dispatch.telemetry.observers import RefusedItem, ShadowedItem
 
 # The items of one source, and what was read of them.
 
@@ -87,6 +88,7 @@ class SourceItems:
         kind: str,
         found: Definitions[D],
         fingerprint_of: Callable[[D], str],
+        definition_of: Callable[[D], Mapping[str, object]],
         context_of: Callable[[D], object],
         approved: Mapping[str, frozenset[str]],
         first_seen: dict[str, frozenset[str]],
@@ -97,6 +99,7 @@ class SourceItems:
             kind: ``tool`` or ``tool-service``.
             found: the definitions as the source delivers them.
             fingerprint_of: of a definition.
+            definition_of: what the fingerprint covers.
             context_of: what a fingerprint depends on besides the definition; None: the definition cannot be in force now.
             approved: fingerprints by ``tool/NAME`` and ``tool-service/ID``.
             first_seen: gets the fingerprints of definitions of a name without any approved one.
@@ -119,15 +122,24 @@ class SourceItems:
                 remembered[key] = _Approval(versions, context, prints)
                 in_force.by_name[name], in_force.origins[name] = versions, found.origins[name]
                 continue
-            now = ""
+            now = before = ""
             if former is not None:
                 remembered[key] = former
                 if all(context_of(each) is not None for each in former.versions):
                     in_force.by_name[name], in_force.origins[name] = former.versions, found.origins[name]
                     now = ", ".join(former.prints)
-            in_force.held += [HeldChange(self.id, name, now, print) for print in waiting]
+                    before = "\n".join(_write(definition_of(each)) for each in former.versions)
+            in_force.held += [
+                HeldDefinition(self.id, name, now, print, key, before, _write(definition_of(each)))
+                for print, each in zip(prints, versions, strict=True)
+                if print in waiting
+            ]
         self._approved = remembered
         return in_force
+
+
+def _write(definition: Mapping[str, object]) -> str:
+    return json.dumps(definition, ensure_ascii=False)
 
 
 class _Approval(NamedTuple):
@@ -174,7 +186,7 @@ class SourceReport(msgspec.Struct, frozen=True):
     tools: int
     refused: tuple[ReadItem, ...] = ()
     shadowed: tuple[ShadowedItem, ...] = ()
-    held: tuple[HeldChange, ...] = ()
+    held: tuple[HeldDefinition, ...] = ()
     warnings: tuple[Problem, ...] = ()
 
     def describe_refused(self, source: str) -> list[RefusedItem]:
@@ -468,7 +480,13 @@ class Merger:
             if source.holds:
                 # A service can always be in force.
                 part = source.hold_changes(
-                    "tool-service", part, service_fingerprint, lambda _: True, self.approved, first_seen
+                    "tool-service",
+                    part,
+                    service_fingerprint,
+                    service_definition,
+                    lambda _: True,
+                    self.approved,
+                    first_seen,
                 )
             parts[id] = part
         return self._layer_services(parts)
@@ -479,6 +497,9 @@ class Merger:
         def fingerprint_of(tool: ToolDescriptor) -> str:
             return fingerprint(tool, find_service_version(services.by_name[tool.service], tool.requires))
 
+        def definition_of(tool: ToolDescriptor) -> Mapping[str, object]:
+            return tool_definition(tool, find_service_version(services.by_name[tool.service], tool.requires))
+
         def services_of(tool: ToolDescriptor) -> tuple[ServiceDescriptor, ...] | None:
             return services.by_name.get(tool.service)
 
@@ -486,7 +507,9 @@ class Merger:
         for id, source in self._sources.items():
             part = source.tools(self.policy, services.by_name)
             if source.holds:
-                part = source.hold_changes("tool", part, fingerprint_of, services_of, self.approved, first_seen)
+                part = source.hold_changes(
+                    "tool", part, fingerprint_of, definition_of, services_of, self.approved, first_seen
+                )
             parts[id] = part
         return self._tools if self._tools.is_of(parts) else _Layer(parts, self._tools)
 

@@ -43,7 +43,7 @@ from dispatch.catalog.merge import (
 from dispatch.catalog.sources import Source, SourceGroup, SourceState, SourceStatus
 from dispatch.documents import Problem
 from dispatch.policy import Policy
-from dispatch.telemetry.observers import NULL_DISPATCHER, DispatcherObserver
+from dispatch.telemetry.observers import NULL_DISPATCHER, DispatcherObserver, HeldChange
 
 logger = logging.getLogger("dispatch.catalog")
 
@@ -271,19 +271,21 @@ class Registry:
             raise follower.error
 
     async def approve(self, name: str, fingerprint: str) -> None:
-        """Approve a held definition of a tool: it is written to the file of approvals, and in force within seconds.
+        """Approve a held definition of a tool or a service: it is written to the file of approvals, and in force within
+        seconds.
 
         Raises:
             LookupError: that definition does not wait.
             ApprovalsError: the file cannot be written.
         """
         await self._enter()
-        check_instance("name", name, str, "the name of a tool, such as 'tell-joke'")
+        check_instance("name", name, str, "the name of a tool or the id of a service, such as 'tell-joke'")
         check_instance("fingerprint", fingerprint, str, "the fingerprint of a definition that waits")
         held = [each for report in self.merged.reports.values() for each in report.held]
-        if self._approvals is None or not any((each.name, each.new) == (name, fingerprint) for each in held):
+        key = next((each.key for each in held if (each.name, each.new) == (name, fingerprint)), None)
+        if self._approvals is None or key is None:
             raise LookupError(f"no definition '{fingerprint[:12]}' of '{name[:80]}' waits for approval.")
-        await asyncio.to_thread(self._approvals.add, {f"tool/{name}": frozenset({fingerprint})})
+        await asyncio.to_thread(self._approvals.add, {key: frozenset({fingerprint})})
 
     async def replace(self, catalog: CatalogLike | None, policy: Policy) -> None:
         """Replace all sources and the policy. Items that were put stay. Nothing changes if it raises, and new sources are
@@ -487,4 +489,5 @@ class Registry:
         for id, report in merged.reports.items():
             self._observer.on_refused_items(id, report.describe_refused(id))
             self._observer.on_shadowed_items(id, report.shadowed)
-            self._observer.on_held_changes(id, report.held)
+            held = [HeldChange(each.source, each.name, each.old, each.new) for each in report.held]
+            self._observer.on_held_changes(id, held)

@@ -423,15 +423,24 @@ async def test_a_source_is_read_again_and_a_held_definition_is_approved(tmp_path
         httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False) as client,
     ):
         it = Observed(dispatcher, None, client)  # type: ignore[arg-type] # no service
-        write("Works harder")
+        write("Works harder \u202enow")
         (before,) = await it.get("/api/sources")
         await act(it, f"/api/sources/{before['id']}/refresh")
         (held,) = (await it.get("/api/sources"))[0]["held"]
+        page = (await client.get("/catalogue", headers=HTML)).text
+        assert "<del>- &#34;description&#34;: &#34;Works&#34;,</del>" in page
+        assert "<ins>+ &#34;description&#34;: &#34;Works harder \\u202enow&#34;,</ins>" in page
         assert (held["name"], dispatcher.catalog.tools["work"].description) == ("work", "Works")
         approve = f"/api/tools/{held['name']}/approve"
         await act(it, approve, 404, fingerprint="0" * 64)
         await act(it, approve, fingerprint=held["new"])
-        await eventually(lambda: dispatcher.catalog.tools["work"].description == "Works harder")
+        await eventually(lambda: dispatcher.catalog.tools["work"].description != "Works")
+        service = folder / "tool-service" / "lab.json"
+        service.write_text(service.read_text().replace("request:tg:lab", "request:tg:lab2"))
+        await act(it, f"/api/sources/{before['id']}/refresh")
+        held = next(each for each in (await it.get("/api/sources"))[0]["held"] if each["key"] == "tool-service/lab")
+        await act(it, "/api/tools/lab/approve", fingerprint=held["new"])
+        await eventually(lambda: dispatcher.catalog.service("lab").request_queue.endswith("/lab2"))
 
 
 async def test_a_mistake_changes_nothing_and_says_what_to_do() -> None:
