@@ -16,6 +16,7 @@ from dispatch.admin import ADMIN_LABEL
 from dispatch.admin.api import Instance, Tool, ToolDetails
 from dispatch.admin.recent import ANSWERED, RATE_SLOTS, SLOT_S, RecentCalls, RecordedCall, ToolCalls
 from dispatch.announcements.source import Announced
+from dispatch.balancing.instances import InstanceView
 from dispatch.calls.resolution import LiveCatalog, ResolvedTool, meter_label
 from dispatch.calls.runtime import Runtime
 from dispatch.catalog.merge import PUT
@@ -199,7 +200,8 @@ class DispatcherViews:
         for (label, _), each in self.recent.tools.items():
             calls.setdefault(label, []).append(each)
         pools = {
-            key: [view.state in _UP for view in pool.instances()] for key, pool in self.runtime.pool_registry.all()
+            key: [find_instance_state(pool, view, instance) in _UP for view, instance, _ in pool.describe()]
+            for key, pool in self.runtime.pool_registry.all()
         }
         resolver = self.live.resolver
         waiting = self.runtime.queued()
@@ -319,6 +321,7 @@ class DispatcherViews:
                     **_NO_INSTANCE,
                     **msgspec.structs.asdict(view),
                     **held,
+                    "state": find_instance_state(pool, view, instance),
                     "latency": view.latency or durations.get((key.service, view.id)),
                     "service": key.service,
                     "version": version,
@@ -539,6 +542,16 @@ def _describe_tool(server: ObservedService, tool: Mapping[str, Any]) -> Values:
         "instances": 1,
         "instances_up": int(not server.is_draining),
     }
+
+
+def find_instance_state(pool: InstancePool, view: InstanceView, instance: object) -> str:
+    """Return the state of an instance; of a shared topic ``unanswered`` while nothing has ever replied there: perhaps
+    nothing consumes it."""
+    if isinstance(instance, SharedTopic) and view.state in _UP:
+        channel = next((each for each in pool.channels if each.request_queue == instance.topic), None)
+        if channel is not None and not channel.is_known:
+            return "unanswered"
+    return view.state
 
 
 def concerns(event: Values, tool: str, service: str) -> bool:

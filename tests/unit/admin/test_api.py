@@ -554,6 +554,8 @@ async def test_the_shared_topics_of_two_services_are_two_instances() -> None:
         assert "'service'" in (await client.post(path, json=body)).json()["error"]
         assert (await client.post(path, json={**body, "service": "three"})).status_code == 404
         assert (await client.post(path, json={**body, "service": "two"})).status_code == 200
+        assert [each["state"] for each in (await client.get("/api/instances")).json()] == ["unanswered", "ejected"]
+        assert [each["instances_up"] for each in (await client.get("/api/tools")).json()] == [0, 0]
         states = {each["service"]: each["is_held"] for each in (await client.get("/api/instances")).json()}
         assert states == {"one": False, "two": True}
         listed = (await client.get("/instances")).text
