@@ -279,7 +279,7 @@ class Registry:
             ApprovalsError: the file cannot be written.
         """
         await self._enter()
-        check_instance("name", name, str, "the name of a tool or the id of a service, such as 'tell-joke'")
+        check_instance("name", name, str, "the name of a tool, such as 'tell-joke'")
         check_instance("fingerprint", fingerprint, str, "the fingerprint of a definition that waits")
         held = [each for report in self.merged.reports.values() for each in report.held]
         key = next((each.key for each in held if (each.name, each.new) == (name, fingerprint)), None)
