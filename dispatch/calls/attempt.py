@@ -777,15 +777,15 @@ class Attempts:
                 attempt.reject(error_from_closing(call.tool.label))
                 return attempt
             while True:
-                pool = self._find_ready(call)
+                pool = self._find_ready(attempt)
                 # An open circuit rejects at once, and a hedge does not wait.
                 if pool is None and not hedge and (guards.breaker is None or guards.breaker.can_admit()):
-                    await self._await_ready(call)
+                    await self._await_ready(attempt)
                 rejection = admission.try_acquire(call.options.user, call.deadline, self._now())  # a, b, c
                 if not admission.must_wait:
                     break
                 rejection = await self._wait(attempt, hedge=hedge)
-                pool = None if rejection is not None else self._find_ready(call)
+                pool = None if rejection is not None else self._find_ready(attempt)
                 if rejection is not None or pool is not None:
                     break
                 admission.release()  # the instances were lost meanwhile
@@ -871,23 +871,24 @@ class Attempts:
                 )
             attempt.attribute_failure(disconnected=disconnected, now=self._now())
 
-    def _find_ready(self, call: Call) -> InstancePool | None:
-        """Return the pool of a call whose request can be sent now: the broker is in reach, and an instance."""
-        pool = self._pools.get(call.tool)
-        return pool if pool is not None and pool.connection.connected and _can_send(pool, call) else None
+    def _find_ready(self, attempt: Attempt) -> InstancePool | None:
+        """Return the pool of an attempt whose request can be sent now: the broker is in reach, and an instance."""
+        pool = self._pools.get(attempt.call.tool)
+        return pool if pool is not None and pool.connection.connected and _can_send(pool, attempt) else None
 
     def _has_untried(self, call: Call) -> bool:
         """Whether the service has an instance that no attempt of the call was sent to."""
         pool = self._pools.get(call.tool)
         return pool is not None and pool.has_untried(call.tried, call.tool.requires)
 
-    async def _await_ready(self, call: Call) -> None:
+    async def _await_ready(self, attempt: Attempt) -> None:
         """Wait for the broker, and for an instance of the tool's service: until :meth:`_latest_start`. The call
         holds no permit meanwhile.
 
         Raises:
             DispatchError: there is none. Nothing was sent.
         """
+        call = attempt.call
         tool, deadline = call.tool, call.deadline
         broker = IN_PROCESS if tool.is_local else self._broker
         if not broker.connected:
@@ -900,7 +901,7 @@ class Attempts:
             finally:
                 self._waiting -= 1
         pool = self._pools.get(tool) or await self._pools.open(tool, deadline)
-        if _can_send(pool, call):
+        if _can_send(pool, attempt):
             return
         for channel in pool.channels:
             if not (channel.is_known or broker.has_subscriber(channel.request_queue)):
@@ -911,7 +912,7 @@ class Attempts:
         is_over = False
         self._waiting += 1
         try:
-            while is_over or not _can_send(pool, call):
+            while is_over or not _can_send(pool, attempt):
                 now = self._now()
                 errors = [channel.opening_error for channel in pool.channels]
                 if errors[0] is not None and all(errors):
@@ -935,7 +936,7 @@ class Attempts:
         finally:
             self._waiting -= 1
         if not broker.connected:  # it was lost meanwhile
-            await self._await_ready(call)
+            await self._await_ready(attempt)
 
     def _latest_start(self, call: Call) -> float:
         """Return until when a call waits for an instance: as long as the tool could still be executed afterwards. Where no
@@ -992,12 +993,12 @@ class Attempts:
         call, was_sent = attempt.call, attempt.sent
         attempt.release_instance()
         attempt.clear(self._now())
-        if _can_send(pool, call):
+        if _can_send(pool, attempt):
             return pool
         if attempt.admission.place is not None:
             attempt.admission.place.suspend()
         try:
-            await self._await_ready(call)
+            await self._await_ready(attempt)
         except DispatchError:
             attempt.sent = was_sent
             attempt.conclude(settled)
@@ -1078,13 +1079,17 @@ class Attempts:
         attempt.finish(now)
 
 
-def _can_send(pool: InstancePool, call: Call) -> bool:
+def _can_send(pool: InstancePool, attempt: Attempt) -> bool:
+    call, options = attempt.call, attempt.call.options
     tool = call.tool
     is_large = len(call.payload) > pool.connection.max_message_bytes
     return pool.can_send(
         needs_instance=is_large or tool.policy.known_instances_only,
         repeatable=tool.repeatable,
         requires=tool.requires,
+        key=options.idempotency_key if attempt.target is _KEY_HOLDER else None,
+        user=options.user,
+        refused=call.refused_by,
     )
 
 

@@ -285,11 +285,26 @@ class InstancePool:
                 probe = permit if type(permit) is BreakerPermit else None
         return SelectedInstance(channel, instance, pick, probe)
 
-    def can_send(self, *, needs_instance: bool, repeatable: bool, requires: Range | None = None) -> bool:
+    def can_send(
+        self,
+        *,
+        needs_instance: bool,
+        repeatable: bool,
+        requires: Range | None = None,
+        key: str | None = None,
+        user: str = "",
+        refused: Collection[str] = (),
+    ) -> bool:
         """Return whether a request can be sent now; arguments as of :meth:`Channel.can_send` and :meth:`pick`."""
         eligible = None if requires is None else self.select_versions(requires)
         if eligible and all(self._places[name][1].is_suspect for name in eligible):
             return False
+        if key is not None:
+            # Until its instance is known to be gone: another one could execute it twice.
+            self._refresh_if_changed()
+            home = self._home(key, user, refused, eligible)
+            if home is not None and self._places[home][1].is_suspect:
+                return False
         now = self._clock()
         for _, _, channel in self._channels:  # perf: no generator; each request asks
             if channel.can_send(now, needs_instance=needs_instance, repeatable=repeatable):

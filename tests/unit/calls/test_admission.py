@@ -869,6 +869,19 @@ async def test_all_that_an_instance_had_when_it_died_is_one_failure(names: tuple
         assert [event for event in transitions if type(event).__name__ == "CircuitChanged"] == []
 
 
+async def test_calls_with_a_key_wait_until_it_is_known_whether_their_instance_is_gone() -> None:
+    async with instances(working_for(0.01), *TWO_INSTANCES, policy={"retry": 1}) as (dispatcher, _, connections):
+        for _ in range(4):
+            assert (await dispatcher.execute("work")).ok
+        connections["one"].disconnect(FOREVER)
+        at_both = [asyncio.create_task(dispatcher.execute("work")) for _ in range(2)]
+        await advance(0.5)  # until it is suspected, and not yet given up
+        assert [call.done() for call in at_both].count(False) == 1
+        keyed = (dispatcher.execute("work", idempotency_key=f"key-{number}") for number in range(12))
+        assert errors(await asyncio.gather(*keyed)) == {"": 12}
+        assert errors(await asyncio.gather(*at_both)) == {"": 1, "instance-lost": 1}
+
+
 async def test_an_instance_that_answers_nothing_closes_no_tool_while_another_answers() -> None:
     policy = {"attempt-timeout": 0.5, "retry": 1, "outlier-detection": None}
     async with instances(working_for(0.01), *TWO_INSTANCES, policy=policy) as (dispatcher, _, connections):
