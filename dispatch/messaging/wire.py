@@ -240,7 +240,11 @@ def find_equal_keys(value: object, path: str = "") -> str | None:
 
 def _write_key(key: object) -> str:
     """Return ``key`` as the text that it is in JSON."""
-    return key if type(key) is str else next(iter(_object_decoder.decode(_encode({key: 0}))))
+    if type(key) is str:
+        return key
+    # msgspec writes dates, for example; json None and booleans.
+    encoded = json.dumps({key: 0}) if key is None or type(key) is bool else _encode({key: 0})
+    return next(iter(_object_decoder.decode(encoded)))
 
 
 def encode_request(config: str, arguments: str, user: str = "", *, limit: int = MAX_MESSAGE_BYTES) -> bytes:

@@ -240,6 +240,7 @@ VALUES: dict[str, tuple[Any, str | None]] = {
     "tuple": ((1, Point(1, 2)), "[1, [1, 2]]"),
     "set": ({1}, "[1]"),
     "keys": ({1: "a", DAY: "b"}, '{"1": "a", "2026-11-26": "b"}'),
+    "constants-as-keys": ({None: 1, True: 2, "a": 3}, '{"null": 1, "true": 2, "a": 3}'),
     "nested": ({"größe": [Line(Point(1, 2), DAY)]}, '{"größe": [{"start": [1, 2], "day": "2026-11-26"}]}'),
     "nested-model": ([Model(when=DAY, price=decimal.Decimal(1))], '[{"when": "2026-11-26", "price": "1"}]'),
     "decimal-nan": (decimal.Decimal("NaN"), '"NaN"'),
