@@ -101,6 +101,7 @@ class InboundRequest:
         "is_expired",
         "is_refused",
         "is_started",
+        "is_stopped",
         "keyed",
         "observer",
         "payload",
@@ -139,6 +140,8 @@ class InboundRequest:
         """Its caller has cancelled it."""
         self.is_expired = False
         """Its tool has been cancelled at the deadline."""
+        self.is_stopped = False
+        """Its task has been cancelled, by other code than its tool."""
         self.is_refused = False
         """It has been refused; its tool may still run, for the idempotency key."""
         self.waits_since = math.inf
@@ -159,6 +162,7 @@ class InboundRequest:
     def stop(self) -> None:
         """Cancel its task, if that has begun; otherwise the task finds that the request is cancelled or expired."""
         if self.task is not None and self.is_started:
+            self.is_stopped = True
             self.task.cancel()
 
     def go_on(self) -> None:

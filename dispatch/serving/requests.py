@@ -181,8 +181,9 @@ class RequestRunner:
             end = None
             self._refuse_unexecuted(work, request.user, refused)
         except BaseException as raised:  # one that leaves the task, such as SystemExit, would end the event loop
-            if ends_task(raised, work.task):
-                if not is_kind(raised, asyncio.CancelledError):
+            is_cancellation = is_kind(raised, asyncio.CancelledError)
+            if ends_task(raised, work.task) and (work.is_stopped or not is_cancellation):
+                if not is_cancellation:
                     raise
                 if not work.is_expired:
                     self._on_cancel(work)
@@ -400,8 +401,11 @@ class RequestQueue:
             async with asyncio.timeout(timeout):
                 await self._idle.wait()
         self._refuse_queued(lambda _: True)
-        running = (work.task for work in self._places.occupants if work.task is not None)
-        cut_off = [*running, *self._duplicates]
+        cut_off = [*self._duplicates]
+        for work in self._places.occupants:
+            if work.task is not None:
+                work.is_stopped = True
+                cut_off.append(work.task)
         for task in cut_off:
             task.cancel()
         if cut_off:

@@ -219,6 +219,22 @@ async def test_a_service_settles_its_request(make: Callable[[], BaseException]) 
         assert server.running == 0
 
 
+async def test_a_tool_of_a_service_that_cancels_its_own_task_is_not_a_service_that_stopped() -> None:
+    async def work(_arguments: dict[str, Any]) -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(1)
+        return "never"
+
+    async with stand(work) as (dispatcher, server):
+        result = await dispatcher.execute("work")
+        assert (result.outcome, result.error.type) == (Outcome.TOOL_ERROR, "cancelled")
+        assert "service stopped" not in result.error.message
+        await idle()
+        assert server.running == 0
+
+
 @anything
 async def test_a_listener_affects_nothing(make: Callable[[], BaseException], caplog: pytest.LogCaptureFixture) -> None:
     policy = dispatch.Policy(bulkhead=1, retry=1, breaker={"consecutive-failures": 1})
