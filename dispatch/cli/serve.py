@@ -415,8 +415,8 @@ async def _serve_with(
             transport.on_connection_change(reporter.report_connection)
         received = await serve_until_signal(reporters)
     pool.shutdown(wait=False, cancel_futures=True)
-    if _has_running_threads():
-        # A blocked thread cannot be stopped; waiting for it would keep the process alive forever.
+    if _has_running_threads() or await _has_running_tasks():
+        # A blocked thread, or a task that ignores its cancellation, would keep the process alive forever.
         _exit_process(0 if received is signal.SIGTERM else 130)
     return received
 
@@ -483,8 +483,16 @@ def _has_running_threads() -> bool:
     return any(thread.is_alive() for thread in threads)
 
 
+async def _has_running_tasks() -> bool:
+    """Cancel the tasks that are left on the event loop. Return whether one of them still runs."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    return bool(left) and bool((await asyncio.wait(left, timeout=_THREAD_END_S))[1])
+
+
 def _exit_process(code: int) -> None:
-    """Exit without waiting for threads."""
+    """Exit without waiting for threads and tasks."""
     if code == 130:
         print_err("Interrupted.")
     sys.stdout.flush()

@@ -123,12 +123,13 @@ class RequestRunner:
                 work, Refusal.STOPPED, "The caller's deadline passed before the first request of its key ended."
             )
         except asyncio.CancelledError:
-            self._on_cancel(work)
+            self.reply_to_cancelled(work)
             raise
         finally:
             work.observer.on_end()
 
-    def _on_cancel(self, work: InboundRequest) -> None:
+    def reply_to_cancelled(self, work: InboundRequest) -> None:
+        """Reply to a request whose task is cancelled because the service stops."""
         if work.is_cancelled or work.replies.hand_over():
             work.observer.on_error(ErrorType.CANCELLED)
             return
@@ -186,7 +187,7 @@ class RequestRunner:
                 if not is_cancellation:
                     raise
                 if not work.is_expired:
-                    self._on_cancel(work)
+                    self.reply_to_cancelled(work)
                     raise
                 self._on_expiry(work)
             elif is_kind(raised, TimeoutError) and work.is_expired:
@@ -222,6 +223,8 @@ class RequestRunner:
 logger = logging.getLogger("dispatch.service")
 
 
+CANCEL_S = 1.0
+"""Seconds that a draining server waits for cancelled tools: long enough for clean-up, short for a person."""
 RECHECK_S = 0.05
 """Seconds between two attempts to start queued requests while places are reserved for other tools."""
 
@@ -393,7 +396,7 @@ class RequestQueue:
             self.refuse(work, Refusal.DRAINING)
 
     async def finish(self, timeout: float) -> None:
-        """Wait up to ``timeout`` seconds for the running requests, then cancel them."""
+        """Wait up to ``timeout`` seconds for the running requests, then cancel them, and wait up to :data:`CANCEL_S`."""
         for work in tuple(self._places.occupants):
             if work.task is not None and work.task.done():
                 self._free_slot(work)  # only its thread runs
@@ -409,9 +412,14 @@ class RequestQueue:
         for task in cut_off:
             task.cancel()
         if cut_off:
-            await asyncio.wait(cut_off)
+            await asyncio.wait(cut_off, timeout=CANCEL_S)
+        endless = [work for work in self._places.occupants if work.task is not None and not work.task.done()]
+        for work in endless:
+            self._runner.reply_to_cancelled(work)
+        if endless:
+            logger.warning("tools that ignore their cancellation, and still run: %d", len(endless))
         for work in tuple(self._places.occupants):
-            self._end_run(work, None)  # cancelled before its first step
+            self._end_run(work, None)  # cancelled before its first step, or endless
         self._deadlines.close()
         self._waits.close()
         if self._recheck is not None:

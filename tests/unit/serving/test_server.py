@@ -419,6 +419,32 @@ async def test_draining_stops_waiting_after_its_limit_and_tells_the_callers() ->
         assert server.running == 0
 
 
+@pytest.mark.parametrize("stop", ["drain", "close"])
+async def test_a_tool_that_ignores_its_cancellation_does_not_keep_a_server_open(
+    stop: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    go_on = asyncio.Event()
+
+    async def work(_arguments: dict[str, Any]) -> str:
+        while not go_on.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await go_on.wait()
+        return "late"
+
+    async with stand(work, drain_timeout=5) as (dispatcher, server):
+        call = asyncio.create_task(dispatcher.call("work", timeout=500))
+        await idle()
+        await getattr(server, stop)()
+        with pytest.raises(ToolError, match="stopped while the tool ran"):
+            await call
+        assert asyncio.get_running_loop().time() <= START + 7
+        assert "ignore their cancellation, and still run: 1" in caplog.text
+        assert server.running == 0
+        go_on.set()
+        await idle()
+        assert server.running == 0
+
+
 async def test_closing_stops_what_runs_at_once_and_answers_everyone() -> None:
     stopped: list[str] = []
 
