@@ -35,6 +35,7 @@ from dispatch.cli.base import (
     Settings,
     escape_unencodable_output,
     list_expected_errors,
+    open_closed_streams,
     print_err,
     report_error,
     with_settings,
@@ -149,6 +150,7 @@ def _without_flag_types(command: Any) -> Any:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code. Never raises."""
+    open_closed_streams()
     escape_unencodable_output()
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:

@@ -121,6 +121,13 @@ def console(stream: TextIO | None = None) -> Console:
     )
 
 
+def open_closed_streams() -> None:
+    """Read nothing from, and discard what is written to, a standard stream that was closed before the process began."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - as long as the process
+
+
 def escape_unencodable_output() -> None:
     """Make stdout and stderr escape characters that their encoding lacks, instead of raising."""
     for stream in (sys.stdout, sys.stderr):

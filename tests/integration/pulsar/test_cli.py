@@ -18,6 +18,7 @@ from tests.unit.cli.conftest import write_catalog
 pytestmark = pytest.mark.pulsar
 
 SERVICES = """
+import asyncio, contextlib
 import dispatch
 
 class Joke(dispatch.ToolService):
@@ -36,6 +37,14 @@ class Blocking(dispatch.ToolService):
     def invoke(self, config, arguments):
         with open(arguments["topic"]) as pipe:
             return pipe.read()
+
+class Endless(dispatch.ToolService):
+    async def invoke(self, config, arguments):
+        with open(arguments["topic"]):  # tells the test that it runs
+            pass
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(3600)
 """
 
 
@@ -152,6 +161,15 @@ def test_a_drain_that_takes_too_long_ends_all_the_same(stand: Stand) -> None:
         ]
         assert json.loads(service.out.text().splitlines()[-1])["drained"] is False
         assert caller.wait() == 1
+
+
+def test_a_tool_that_ignores_its_cancellation_does_not_keep_a_stopping_service_alive(stand: Stand) -> None:
+    with stand.serving("Endless", "--drain-timeout", "0.1") as service, stand.blocked_call() as (caller, _pipe):
+        service.terminate()
+        assert service.wait() == 0
+        assert "tools that ignore their cancellation, and still run: 1" in service.err.text()
+        assert caller.wait() == 1
+        assert "type cancelled" in caller.err.text()
 
 
 def test_ctrl_c_in_a_call_that_waits_for_its_answer(stand: Stand) -> None:

@@ -156,6 +156,22 @@ def test_a_reader_that_goes_away_ends_it_quietly(catalog_folder: Path, command: 
     assert (end.returncode, end.stderr) == (141, "")
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("command", ["tools", "check", "--help"])
+def test_closed_standard_streams_change_no_exit_code(catalog_folder: Path, command: str, closed: str) -> None:
+    options = ["--catalog", str(catalog_folder)] if command != "--help" else []
+    program = f'exec "$0" -m dispatch "$@" {closed}'
+    arguments = [*command.split(), *options]
+    end = subprocess.run(
+        ["/bin/sh", "-c", program, sys.executable, *arguments],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (end.returncode, end.stderr) == (0, "")
+
+
 TYPES = ("string", "number", "integer", "boolean", "object", "array")
 TOOL = ToolDescriptor("work", "Works.", "service", tuple(Argument(f"a-{type}", type, "…") for type in TYPES))
 
