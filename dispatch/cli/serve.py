@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import signal
@@ -430,7 +431,11 @@ async def serve_until_signal(reporters: Sequence[ServerReporter]) -> signal.Sign
     def on_signal(number: signal.Signals) -> None:
         received.append(number)
         (stop if len(received) == 1 else at_once).set()
-        if len(received) > 2:
+
+    numbers = itertools.count(1)
+
+    def exit_at_third(_number: int, _frame: object) -> None:
+        if next(numbers) > 2:
             _exit_process(130)
 
     async with contextlib.AsyncExitStack() as stack:
@@ -441,6 +446,9 @@ async def serve_until_signal(reporters: Sequence[ServerReporter]) -> signal.Sign
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, on_signal, number)
             stack.callback(loop.remove_signal_handler, number)
+            signal.signal(
+                number, exit_at_third
+            )  # also while a tool blocks the event loop, which handles no signal then
         for reporter in reporters:
             reporter.report_ready()
         idle = [loop.call_later(IDLE_S, reporter.report_idle) for reporter in reporters]
@@ -493,11 +501,13 @@ async def _has_running_tasks() -> bool:
 
 def _exit_process(code: int) -> None:
     """Exit without waiting for threads and tasks."""
-    if code == 130:
-        print_err("Interrupted.")
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    try:
+        if code == 130:
+            print_err("Interrupted.")
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:  # a signal may have interrupted code that writes there
+        os._exit(code)
 
 
 # ``dispatch mcp``: serve all tools over MCP.

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from tests.unit.cli.conftest import write_catalog
 pytestmark = pytest.mark.pulsar
 
 SERVICES = """
-import asyncio, contextlib
+import asyncio, contextlib, time
 import dispatch
 
 class Joke(dispatch.ToolService):
@@ -45,6 +46,11 @@ class Endless(dispatch.ToolService):
         while True:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(3600)
+
+class BlockingTheLoop(dispatch.ToolService):
+    async def invoke(self, config, arguments):
+        with open(arguments["topic"]):
+            time.sleep(3600)
 """
 
 
@@ -170,6 +176,15 @@ def test_a_tool_that_ignores_its_cancellation_does_not_keep_a_stopping_service_a
         assert "tools that ignore their cancellation, and still run: 1" in service.err.text()
         assert caller.wait() == 1
         assert "type cancelled" in caller.err.text()
+
+
+def test_ctrl_c_several_times_ends_it_even_while_a_tool_blocks_the_event_loop(stand: Stand) -> None:
+    with stand.serving("BlockingTheLoop") as service, stand.blocked_call():
+        until = time.monotonic() + 30
+        while service.process.poll() is None and time.monotonic() < until:
+            service.interrupt()
+            time.sleep(0.1)  # signals that are pending at once are one
+        service.assert_interrupted()
 
 
 def test_ctrl_c_in_a_call_that_waits_for_its_answer(stand: Stand) -> None:
