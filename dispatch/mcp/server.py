@@ -467,6 +467,8 @@ class StdioMessages:
         self._has_batches = False
         self._unanswered: dict[RequestId, deque[Batch | None]] = {}
         """Requests by their ids, which a client may use twice, and the batches that they are in."""
+        self._writing = 0
+        """Answers that are being written."""
         self._all_answered = asyncio.Event()
 
     async def receive(self) -> SessionMessage | Exception:
@@ -524,7 +526,7 @@ class StdioMessages:
         return ServerMessageMetadata(on_request_unanswered=partial(self._answer, message.id, None))  # it was cancelled
 
     async def _wait_answered(self) -> None:
-        while self._unanswered and self._writer.has_reader:
+        while (self._unanswered or self._writing) and self._writer.has_reader:
             self._all_answered.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(READER_CHECK_S):
@@ -534,6 +536,9 @@ class StdioMessages:
         """Write the answer to a request, or record that it has none."""
         batches = self._unanswered.get(id, deque())
         batch = batches.popleft() if batches else None
+        if not batches:
+            self._unanswered.pop(id, None)
+        self._writing += 1
         try:
             if batch is not None:
                 batch.answers += [] if answer is None else [answer]
@@ -542,9 +547,8 @@ class StdioMessages:
             elif answer is not None:
                 await self._write(answer)
         finally:
-            if not batches:
-                self._unanswered.pop(id, None)
-            if not self._unanswered:
+            self._writing -= 1
+            if not self._unanswered and not self._writing:
                 self._all_answered.set()
 
     async def _write_batch(self, batch: Batch) -> None:
