@@ -241,7 +241,7 @@ class Troubled:
                 await self.dispatcher.call(f"invented-{turn}")
             with contextlib.suppress(DispatchError):
                 await self.dispatcher.call("look-up", {"what": object()})
-            with contextlib.suppress(DispatchError):  # more than is sent without receipts: it waits, and a scrape finds it
+            with contextlib.suppress(DispatchError):  # waits for receipts, so that a scrape finds it
                 await self.dispatcher.call("look-up", {"what": "x" * 24_000_000})
             self._strange.publish(b"{}", {}, flow="stranger", on_failure=_nobody_minds)
             self._send_plainly(self._strange, turn)
