@@ -56,6 +56,8 @@ _VARIABLE = {"zookeeper": "PULSAR_ZK_CONF", "bookie": "PULSAR_BOOKKEEPER_CONF", 
 #: Milliseconds until the topics of a killed or suspended broker go to another one: its session with ZooKeeper ends then.
 #: Pulsar's default is 30 s. Below 2 s, a broker that collects garbage on a busy machine would lose its topics.
 SESSION_MS = 2_000
+#: Starts of a process that ends before it is ready, as a broker does whose session with ZooKeeper ends on a busy machine.
+STARTS = 3
 
 _READINESS_TIMEOUT = 2.0  # seconds for one readiness request
 
@@ -239,22 +241,28 @@ class LocalCluster:
             self._processes[node.name] = child
             self._save()
 
-        child = spawn(
-            [str(home / "bin" / "pulsar"), node.kind],
-            log=folder / "logs" / "console.log",
-            environ={
-                **java_environment(folder, f"{MEMORY[node.kind]} {_COMPILER}"),
-                _VARIABLE[node.kind]: str(folder / "conf" / name),
-            },
-            remove=None if self._detached else self.folder,
-            detached=self._detached,
-            on_spawn=spawned,
-        )
         logs = [folder / "logs" / "console.log", folder / "logs" / "broker.log"]
         is_ready: Callable[[], bool] = partial(is_listening, node.port)
         if node.kind == "broker":
             is_ready = Admin(node.web_url, timeout=_READINESS_TIMEOUT).is_ready
-        wait_until_ready(is_ready, child.wait, logs=logs, what=node.name)
+        for left in reversed(range(STARTS)):
+            child = spawn(
+                [str(home / "bin" / "pulsar"), node.kind],
+                log=folder / "logs" / "console.log",
+                environ={
+                    **java_environment(folder, f"{MEMORY[node.kind]} {_COMPILER}"),
+                    _VARIABLE[node.kind]: str(folder / "conf" / name),
+                },
+                remove=None if self._detached else self.folder,
+                detached=self._detached,
+                on_spawn=spawned,
+            )
+            try:
+                wait_until_ready(is_ready, child.wait, logs=logs, what=node.name)
+                return
+            except LocalBrokerError:
+                if not left or child.is_alive():
+                    raise
 
     def _initialize(self, home: Path) -> None:
         """Write the metadata of the cluster into ZooKeeper."""

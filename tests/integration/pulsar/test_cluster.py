@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from benchmarks.cluster.faults import SETTINGS, VICTIMS, Load, evaluate, loaded,
 from benchmarks.harness.broker import Endpoint, suspend
 from benchmarks.harness.processes import ROOT
 from benchmarks.suites.former_release import export_former_release
-from dispatch.devtools.localbroker import cache_dir, fetch_distribution, find_free_ports
+from dispatch.devtools.localbroker import ManagedProcess, cache_dir, fetch_distribution, find_free_ports, spawn
 from dispatch.devtools.localcluster import LocalCluster
 from tests.helpers.catalogs import catalog_of, unique_topic
 from tests.helpers.echo_service import Echo
@@ -107,6 +108,23 @@ def test_a_former_version_and_this_one_speak_with_each_other(tmp_path: Path, pul
         finding = evaluate("none", load.end(), load.executions(), (now, now), {}, 1)
     assert finding.calls > 1_000
     assert (finding.failed, finding.failed_once, finding.twice) == ({}, {}, 0)
+
+
+@pytest.mark.soak
+def test_a_broker_that_ends_while_it_starts_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+
+    def spawn_and_kill(command: list[str], **options: Any) -> ManagedProcess:
+        child = spawn(command, **options)
+        if command[-1] == "broker" and not ended:
+            ended.append(child.pid)
+            child.kill()
+        return child
+
+    monkeypatch.setattr("dispatch.devtools.localcluster.spawn", spawn_and_kill)
+    with LocalCluster.start(brokers=1) as cluster:
+        [broker] = cluster.brokers
+        assert (len(ended), broker.pid in ended, cluster.is_ready(broker)) == (1, False, True)
 
 
 @pytest.mark.soak
