@@ -446,9 +446,8 @@ async def serve_until_signal(reporters: Sequence[ServerReporter]) -> signal.Sign
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, on_signal, number)
             stack.callback(loop.remove_signal_handler, number)
-            signal.signal(
-                number, exit_at_third
-            )  # also while a tool blocks the event loop, which handles no signal then
+            # The event loop handles no signal while a tool blocks it.
+            signal.signal(number, exit_at_third)
         for reporter in reporters:
             reporter.report_ready()
         idle = [loop.call_later(IDLE_S, reporter.report_idle) for reporter in reporters]
