@@ -183,8 +183,7 @@ def later(
 
 
 def overloaded(is_repeatable: bool | None, *, seconds: float = 40.0) -> Case:
-    """One of four has two places and no queue, where its share is five. Warm: while a dispatcher knows no other one, a
-    refusal with a pause is that of its tool."""
+    """One of four has two places and no queue, where its share is five."""
     return Case(
         label_of("1 of 4 has 2 places", is_repeatable, "50 ms at 400/s"),
         {"failed": 0.005, "circuit-open": 0, **SAFE},
@@ -192,7 +191,6 @@ def overloaded(is_repeatable: bool | None, *, seconds: float = 40.0) -> Case:
         kinds(is_repeatable, seconds=0.05),
         400,
         seconds=seconds,
-        warm_up=20,
         options={0: {"concurrency": 2, "max_queue": 0}},
     )
 

@@ -559,9 +559,12 @@ class Attempt(msgspec.Struct, eq=False):
             self.outcome = _REJECTED
         self.retry_after = error.retry_after
         if self.outcome is Outcome.THROTTLED and self.selected is not None:
-            # Its instance is spared; the tool pauses only when all have asked for that.
-            pool = self.call.guards.pool
-            self.counts_for_tool = pool is None or not pool.has_other_unpaused(self.selected.pick.instance)
+            # Its instance is spared; the tool pauses only when all have asked for that. Others may be about to be known.
+            guards = self.call.guards
+            pool = guards.pool
+            self.counts_for_tool = pool is None or not (
+                pool.has_other_unpaused(self.selected.pick.instance) or guards.clock() < pool.returned_at + DISCOVERY_S
+            )
         never_left = type(self.settled) is Refused or (isinstance(error, TransportError) and not error.may_have_run)
         if self.sent and (never_left or error.rejected_by == "exchange"):
             self.sent = False

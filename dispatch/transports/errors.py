@@ -174,6 +174,15 @@ def unreachable(url: str) -> TransportError:
     )
 
 
+def no_free_file(url: str) -> TransportError:
+    """Return the error of a connection for which this process could open no file descriptor."""
+    return _not_sent(
+        ErrorType.UNREACHABLE,
+        f"{url} was not tried, because this process has as many files open as it may. Raise the limit (`ulimit -n`, "
+        "LimitNOFILE= of systemd), or close what is not needed.",
+    )
+
+
 def slow_to_open(url: str, seconds: float) -> TransportError:
     """Return the error of a topic that a broker which replies has not opened in ``seconds``."""
     return _not_sent(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 import ssl
 import struct
@@ -23,6 +24,7 @@ from dispatch.transports.errors import (
     UnresolvedHostError,
     bad_address,
     connection_refused,
+    no_free_file,
     no_token,
     unauthorized,
     unreachable,
@@ -136,7 +138,9 @@ async def _shake_hands_with(
         raise await _mismatch(url, host, port, timeout) or unreachable(url) from None
     except (socket.gaierror, UnicodeError):  # UnicodeError: a label of the name is empty or too long
         raise UnresolvedHostError(url, host) from None
-    except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
+    except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            raise no_free_file(url) from None
         raise unreachable(url) from None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import pytest
@@ -472,6 +472,8 @@ async def test_a_tool_paused_by_its_only_instance_goes_on_when_another_one_is_kn
         serving(work, instance="small", concurrency=1, max_queue=0),
         dispatching(policy=Policy(retry=None)) as dispatcher,
     ):
+        await dispatcher.execute("work")
+        await advance(DISCOVERY_S)
         first = [asyncio.create_task(dispatcher.execute("work")) for _ in range(20)]
         await advance(0.2)
         assert dispatcher.breaker("work").retry_after is not None
@@ -481,6 +483,25 @@ async def test_a_tool_paused_by_its_only_instance_goes_on_when_another_one_is_kn
             results = await asyncio.gather(*(dispatcher.execute("work") for _ in range(3)))
             assert [each.outcome for each in results] == [Outcome.SUCCESS] * 3
         await asyncio.gather(*first)
+
+
+async def test_an_overloaded_instance_that_is_known_first_does_not_pause_the_tool() -> None:
+    """Of a service's instances, the overloaded one is known 50 ms before the others."""
+
+    async def work(_arguments: object) -> str:
+        await asyncio.sleep(0.1)
+        return "done"
+
+    async with serving(work, instance="small", concurrency=1, max_queue=0), dispatching() as dispatcher:
+        calls = []
+        async with AsyncExitStack() as others:
+            for number in range(40):
+                calls.append(asyncio.create_task(dispatcher.execute("work")))
+                await advance(0.01)
+                if number == 5:
+                    await others.enter_async_context(serving(work, instance="large"))
+            results = await asyncio.gather(*calls)
+    assert [each.outcome for each in results] == [Outcome.SUCCESS] * 40
 
 
 async def test_a_refusal_pauses_no_tool_while_the_other_instance_is_only_suspected() -> None:

@@ -6,6 +6,8 @@ The handshake over TLS: whom we trust, what is told when we do not, and a peer t
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import shutil
 import socket
 import ssl
@@ -13,6 +15,7 @@ import struct
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +53,32 @@ def nobody() -> Iterator[str]:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+@contextmanager
+def no_free_file() -> Iterator[None]:
+    """This process can open no further file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.dup(0)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0], hard))
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for file in taken:
+            os.close(file)
+
+
+@pytest.mark.wall_clock
+async def test_a_process_without_a_free_file_is_told_so(nobody: str) -> None:
+    with no_free_file():
+        problem = await refused(f"pulsar://{nobody}")
+    assert problem.type == "unreachable"
+    assert "as many files open as it may" in problem.message
+    assert "ulimit -n" in problem.message
 
 
 @pytest.mark.wall_clock
