@@ -305,6 +305,8 @@ class ServerProcess(asyncio.SubprocessProtocol):
         self._size = 0
         self._notes: set[bytes] = set()
         """Notifications in what was read last, where another one like them says nothing: servers may write storms."""
+        self._logged: list[bytes] = []
+        """Lines for the log, of what was read last."""
         self._is_modern = False
         """The protocol is 2026-07-28 or later."""
         self._waiting: dict[str, RequestId] = {}
@@ -452,6 +454,7 @@ class ServerProcess(asyncio.SubprocessProtocol):
         self._read_line(b"".join(self._parts))
         for line in lines:
             self._read_line(line)
+        self._write_log()
         self._parts, self._size = [rest], len(rest)
         self._await_line_end()
         if len(self._unread) > MAX_UNREAD and not self._is_paused:
@@ -477,8 +480,9 @@ class ServerProcess(asyncio.SubprocessProtocol):
         with suppress(ValueError, RecursionError):
             if data.rstrip().endswith((b"}", b"]")) and isinstance(json.loads(data), (dict, list)):
                 self._parts, self._size = [], 0
-                self._log.feed(b"(stdout) a message without a line end\n")
+                self._logged.append(b"a message without a line end")
                 self._read_line(data)
+                self._write_log()
 
     def _read_line(self, line: bytes) -> None:
         if not line.strip() or line in self._notes:
@@ -490,12 +494,17 @@ class ServerProcess(asyncio.SubprocessProtocol):
             self._is_cut |= error.is_cut
             if error.is_message or self._is_cut:  # the log has no replies
                 line = b"an unreadable message of %d bytes" % len(line)
-            self._log.feed(b"(stdout) " + line + b"\n")  # a server that writes its log to stdout
+            self._logged.append(line)  # a server that writes its log to stdout
         else:
             self._unread.extend(SessionMessage(self._find_request(message)) for message in messages)
             self._is_cut = any(is_malformed(message) for message in messages)
             if all(isinstance(message, JSONRPCNotification) for message in messages):
                 self._notes.add(line)
+
+    def _write_log(self) -> None:
+        """Write what was no message. All lines of one read together: of a storm, the log takes its begin and its end."""
+        self._log.feed(b"".join(b"(stdout) %b\n" % line for line in self._logged))
+        self._logged.clear()
 
     def _collect(self, line: bytes) -> None:
         """Read a line of what may be a reply over several lines, or in Python's form."""
@@ -548,7 +557,7 @@ class ServerProcess(asyncio.SubprocessProtocol):
         elif self._notifications and not (isinstance(message, JSONRPCError) and message.error.code == PARSE_ERROR):
             self._notifications -= 1
         elif self._only_waiting is None:
-            self._log.feed(b"(stdout) a reply to a request that was never sent\n")
+            self._logged.append(b"a reply to a request that was never sent")
         elif message.id is None:
             [message.id] = self._waiting.values()
             self._waiting.clear()

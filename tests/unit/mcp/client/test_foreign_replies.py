@@ -30,7 +30,7 @@ from dispatch.errors import ToolError
 from dispatch.mcp.conversion import read_result
 from dispatch.mcp.replies import TransportFailure
 from dispatch.mcp.sessions import ToolList
-from dispatch.mcp.transports import HttpClient, read_retry_after, trusted_certificates
+from dispatch.mcp.transports import HttpClient, LastLine, read_retry_after, trusted_certificates
 from dispatch.result import ResultContent
 from tests.helpers.mcp_servers.programs import call_until_ok, connected, until
 from tests.helpers.mcp_servers.scripted import (
@@ -270,6 +270,17 @@ async def test_a_storm_of_notifications_does_not_stop_the_event_loop(monkeypatch
         assert received >= 600
         await cancel_and_wait((ticking,))
     assert most < 20
+
+
+async def test_of_a_storm_of_lines_on_stdout_few_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(LastLine, "add", lambda _, line, __: lines.append(line))
+    answers = {"busy": "begin\n" + 20_000 * "x\n" + "end\n" + GOOD}
+    async with connected({"s": scripted_stdio(answers)}) as dispatcher:
+        assert await dispatcher.call("busy", {}) == "fine"
+    assert lines[0] == "(stdout) begin"
+    assert lines[-1] == "(stdout) end"
+    assert len(lines) < 3_000
 
 
 @pytest.mark.parametrize("is_stream", [False, True], ids=["json", "events"])
