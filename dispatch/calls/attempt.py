@@ -13,6 +13,7 @@ and every permit gets exactly one outcome, whatever happens.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -987,8 +988,17 @@ class Attempts:
             attempt.fail(
                 error_from_unanswered_request(tool.label, limit, settled.limit_name, topic, repeatable=tool.repeatable)
             )
-        elif type(settled) is Answer and settled.instance is None:
-            channel.record_answer(self._now())
+        elif type(settled) is Answer:
+            now = self._now()
+            if settled.instance is None:
+                channel.record_answer(now)
+            if settled.refused is None:
+                channel.refused_since = math.inf
+                return
+            # The broker distributes the requests, so one of many instances may refuse its part.
+            channel.refused_since = min(channel.refused_since, now)
+            lasting = max(DISCOVERY_S, attempt.call.guards.usual.value(now) or 0.0)
+            attempt.counts_for_tool = now >= channel.refused_since + lasting
 
     async def _find_other(self, attempt: Attempt, pool: InstancePool, settled: Settled) -> InstancePool | None:
         """An instance has declined the request of an attempt: prepare that for another one, and return the pool; None: no

@@ -385,6 +385,7 @@ class Channel:
         joined_at: when the last instance became known.
         met_at: when the first instance became known, while none was.
         streams: those in flight over the shared topic that have begun.
+        refused_since: when the shared topic's requests began to be refused, without an answer since; infinite: they are not.
         hello, hello_at, had_instances, is_known: see :class:`TopicChannel`.
     """
 
@@ -394,6 +395,7 @@ class Channel:
         "instances",
         "joined_at",
         "met_at",
+        "refused_since",
         "request_queue",
         "requests",
         "shared",
@@ -415,6 +417,7 @@ class Channel:
         self.shared: SharedTopic | None = None
         self.requests = InFlight()
         self.streams = 0
+        self.refused_since = math.inf
         self.joined_at = self.met_at = -math.inf
         self._turns: dict[asyncio.Future[None], None] = {}
         instances.on_renew = self.next_turn

@@ -592,3 +592,54 @@ async def test_when_a_tool_is_well_again_its_instances_are() -> None:
         assert [await dispatcher.call("work") for _ in range(2)] == ["done"] * 2
         assert dispatcher.breaker("work").state is State.CLOSED
         assert [view.state for view in dispatcher.instances("lab") if view.state == "ejected"] == []
+
+
+PERSISTENT = {"request_queue": "persistent://tg/request/lab", "response_queue": "persistent://tg/response/lab"}
+ON_DISK = {key.replace("_", "-"): topic for key, topic in PERSISTENT.items()}
+SMALL = {"concurrency": 1, "max_queue": 0}
+
+
+@pytest.mark.parametrize("is_repeatable", [False, True])
+async def test_one_overloaded_instance_on_a_shared_topic_does_not_pause_the_tool(is_repeatable: bool) -> None:
+    """The broker distributes the requests, so the others get theirs all the same."""
+
+    async def work(_arguments: object) -> str:
+        await asyncio.sleep(0.05)
+        return "done"
+
+    async with contextlib.AsyncExitStack() as stack:
+        for name in "abcd":
+            await stack.enter_async_context(
+                serving(work, instance=name, **PERSISTENT, **(SMALL if name == "a" else {}))
+            )
+        descriptors = catalog(service=ON_DISK, work={"read-only": is_repeatable})
+        dispatcher = await stack.enter_async_context(dispatching(descriptors))
+        calls = []
+        for _ in range(400):
+            calls.append(asyncio.create_task(dispatcher.execute("work")))
+            await advance(0.01)
+        results = await asyncio.gather(*calls)
+        outcomes = Counter(each.outcome for each in results)
+        assert outcomes[Outcome.REJECTED] == 0
+        assert outcomes[Outcome.SUCCESS] >= 390
+
+
+async def test_instances_on_a_shared_topic_that_answer_nothing_but_refusals_pause_the_tool() -> None:
+    async def work(_arguments: object) -> str:
+        await asyncio.sleep(20)
+        return "done"
+
+    async with (
+        serving(work, **PERSISTENT, **SMALL),
+        dispatching(catalog(service=ON_DISK), policy=Policy(retry=None)) as dispatcher,
+    ):
+        first = asyncio.create_task(dispatcher.execute("work"))
+        await advance(0.1)
+        for _ in range(10):
+            assert (await dispatcher.execute("work")).outcome is Outcome.THROTTLED
+            assert dispatcher.breaker("work").retry_after is None
+            await advance(0.09)
+        await advance(0.2)
+        await dispatcher.execute("work")
+        assert dispatcher.breaker("work").retry_after is not None
+        assert (await first).outcome is Outcome.SUCCESS
