@@ -549,7 +549,7 @@ def find_instance_state(pool: InstancePool, view: InstanceView, instance: object
     nothing consumes it."""
     if isinstance(instance, SharedTopic) and view.state in _UP:
         channel = next((each for each in pool.channels if each.request_queue == instance.topic), None)
-        if channel is not None and not channel.is_known:
+        if channel is not None and not channel.is_served:
             return "unanswered"
     return view.state
 

@@ -977,19 +977,28 @@ class Attempts:
         """The first chunk of a stream has arrived."""
         if not selected.instance.is_named:
             selected.channel.streams += 1
+            selected.channel.has_replied = True
             if request.instance is None:
                 selected.channel.record_answer(self._now())
 
     def _conclude_shared(self, attempt: Attempt, selected: SelectedInstance, settled: Settled) -> None:
         """The request of an attempt at a topic that all instances share has ended."""
         tool, channel = attempt.call.tool, selected.channel
-        if type(settled) is TimedOut and not channel.is_known:
-            limit, topic = attempt.limit, channel.request_queue
+        if type(settled) is TimedOut and not channel.is_served:
+            topic, announces = channel.request_queue, channel.hello is not None
             attempt.fail(
-                error_from_unanswered_request(tool.label, limit, settled.limit_name, topic, repeatable=tool.repeatable)
+                error_from_unanswered_request(
+                    tool.label,
+                    attempt.limit,
+                    settled.limit_name,
+                    topic,
+                    announces=announces,
+                    repeatable=tool.repeatable,
+                )
             )
         elif type(settled) is Answer:
             now = self._now()
+            channel.has_replied = True
             if settled.instance is None:
                 channel.record_answer(now)
             if settled.refused is None:

@@ -149,13 +149,14 @@ def error_from_unserved_topic(tool: str, request_queue: str) -> RejectedError:
 
 
 def error_from_unanswered_request(
-    tool: str, limit: float, limit_name: str, request_queue: str, *, repeatable: bool
+    tool: str, limit: float, limit_name: str, request_queue: str, *, announces: bool, repeatable: bool
 ) -> CallTimeoutError:
     """Return the error of a call whose limit passed although no instance, and no reply, was ever seen on the topic that its
-    request was sent to."""
+    request was sent to. ``announces``: instances of dispatch's own announce themselves there."""
+    unseen = "no instance has announced itself on" if announces else "so far nothing has replied on"
     return CallTimeoutError(
-        f"No reply arrived within {limit:g} s, and no instance has announced itself on {request_queue} (is the service "
-        f"running?); {_doubt(tool, repeatable)}",
+        f"No reply arrived within {limit:g} s, and {unseen} {request_queue} (is the service running?); "
+        f"{_doubt(tool, repeatable)}",
         limit_name=limit_name,
         retryable=repeatable,
     )

@@ -133,24 +133,25 @@ class Discovery:
         channel.call_later("seek", wait, self._seek, channel, hellos + 1)
 
     def watch_missing(self, channel: TopicChannel) -> None:
-        """A call waits while no instance is known: say so after :data:`WARN_MISSING_S`, once until there is an answer."""
-        if not channel.is_missing_reported and channel.hello is not None and "missing" not in channel.timers:
+        """A call waits where no instance is known: say so after :data:`WARN_MISSING_S`, once until there is an answer."""
+        if not channel.is_missing_reported and "missing" not in channel.timers:
             channel.call_later("missing", WARN_MISSING_S, self._report_missing, channel, self._now())
 
     def _report_missing(self, channel: TopicChannel, began: float) -> None:
         channel.timers.pop("missing", None)
         is_answered = len(channel.instances) or channel.joined_at >= began or channel.answered_at >= began
+        if channel.hello is None:
+            is_answered = channel.has_replied
         if is_answered or not (channel.waiting or channel.requests.count):
             return
         channel.is_missing_reported = True
         if channel.had_instances:
-            logger.warning(
-                "no instance is left on %s: calls wait for one; is the service running?", channel.request_queue
-            )
+            what = "no instance is left on %s: calls wait for one"
+        elif channel.hello is None:
+            what = "so far nothing has replied on %s"
         else:
-            logger.warning(
-                "no reply, and no instance has announced itself on %s: is the service running?", channel.request_queue
-            )
+            what = "no reply, and no instance has announced itself on %s"
+        logger.warning(what + ": is the service running?", channel.request_queue)
 
     def send_due_hello(self, channel: TopicChannel) -> None:
         """Ask for instances if that is due; called whenever the channel is used."""

@@ -386,12 +386,14 @@ class Channel:
         met_at: when the first instance became known, while none was.
         streams: those in flight over the shared topic that have begun.
         refused_since: when the shared topic's requests began to be refused, without an answer since; infinite: they are not.
-        hello, hello_at, had_instances, is_known: see :class:`TopicChannel`.
+        has_replied: something has replied over the shared topic, at any time.
+        hello, hello_at, had_instances, is_known, is_served: see :class:`TopicChannel`.
     """
 
     __slots__ = (
         "_turns",
         "connection",
+        "has_replied",
         "instances",
         "joined_at",
         "met_at",
@@ -406,7 +408,7 @@ class Channel:
     hello_at = math.inf
     had_instances = False
     asked_since = -math.inf
-    is_known = True
+    is_known = is_served = True
 
     def __init__(self, instances: Instances[Any], request_queue: str = "", connection: Connection = IN_PROCESS) -> None:
         self.request_queue = request_queue
@@ -417,6 +419,7 @@ class Channel:
         self.shared: SharedTopic | None = None
         self.requests = InFlight()
         self.streams = 0
+        self.has_replied = False
         self.refused_since = math.inf
         self.joined_at = self.met_at = -math.inf
         self._turns: dict[asyncio.Future[None], None] = {}
@@ -568,6 +571,11 @@ class TopicChannel(Channel):
     def is_known(self) -> bool:  # type: ignore[override] # a channel without topics always is
         """Whether an instance has announced itself, or a third-party service has answered, at any time."""
         return self.hello is None or self.had_instances or self.answered_at > -math.inf
+
+    @property
+    def is_served(self) -> bool:  # type: ignore[override] # likewise
+        """Whether an instance has announced itself, or anything has replied, at any time."""
+        return self.had_instances or self.has_replied
 
     @property
     def opening_error(self) -> TransportError | None:

@@ -643,3 +643,18 @@ async def test_instances_on_a_shared_topic_that_answer_nothing_but_refusals_paus
         await dispatcher.execute("work")
         assert dispatcher.breaker("work").retry_after is not None
         assert (await first).outcome is Outcome.SUCCESS
+
+
+async def test_a_persistent_topic_on_which_nothing_replies_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    async with dispatching(catalog(service=ON_DISK)) as dispatcher:
+        call = asyncio.create_task(dispatcher.execute("work", timeout=5))
+        await advance(2.1)
+        unanswered = "so far nothing has replied on persistent://tg/request/lab"
+        assert caplog.messages == [f"{unanswered}: is the service running?"]
+        error = (await call).error
+        assert error is not None
+        assert f"{unanswered} (is the service running?); tool 'work' may have been executed" in error.message
+        async with serving(lambda _: asyncio.sleep(3, "done"), **PERSISTENT):
+            assert await dispatcher.call("work") == "done"
+            assert (await dispatcher.execute("work", timeout=1)).outcome is Outcome.TIMEOUT
+    assert len(caplog.messages) == 1
