@@ -279,10 +279,17 @@ class ToolGuards:
         if now < self._responses_checked_at + RESPONSE_CHECK_S:
             return
         self._responses_checked_at = now
-        pool, usual = self.pool, self.usual.value(now)
-        if pool is None or usual is None:
+        pool, bulkhead = self.pool, self.bulkhead
+        if pool is None:
             return
-        pool.eject_unresponsive(self.label, now - max(UNRESPONSIVE_S, UNRESPONSIVE_FACTOR * usual))
+        usual = self.usual.value(now)
+        if usual is not None:
+            pool.eject_unresponsive(self.label, now - max(UNRESPONSIVE_S, UNRESPONSIVE_FACTOR * usual))
+        answer = None if bulkhead is None else bulkhead.guard.answer_s
+        if answer is not None:
+            before = now - max(UNRESPONSIVE_S, UNRESPONSIVE_FACTOR * answer)
+            if self.answered_at > before:
+                pool.suspend_overtaken(self.label, before)
 
     def record_slowness(self, duration: float) -> float:
         """Record the duration of an answered attempt. Return the logarithm of its ratio to the tool's usual one: the

@@ -571,10 +571,16 @@ class BulkheadGuard:
         has_stalled = now - self.granted_at > max(STALLED_LEAST_S, STALLED_AFTER * usual)
         return "stalled" if has_stalled and self.in_flight else None
 
+    @property
+    def answer_s(self) -> float | None:
+        """Seconds that an answered call usually needs: the mean and the mean deviation; None: none was answered yet."""
+        return None if self._answer_s is None else max(LEAST_S, self._answer_s + self._answer_spread_s)
+
     def _usual_s(self) -> float:
         """Return the seconds that a call usually needs."""
-        if self._answer_s is not None:
-            return max(LEAST_S, self._answer_s + self._answer_spread_s)
+        answer_s = self.answer_s
+        if answer_s is not None:
+            return answer_s
         return LEAST_S if self._service_s is None else max(LEAST_S, self._service_s)
 
     def _expiry(self, waiter: BulkheadWaiter) -> float:

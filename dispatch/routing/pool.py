@@ -20,12 +20,12 @@ from typing import Protocol
 import msgspec
 
 from dispatch._internal import Clock, Randomness, Retention, cancel_and_wait, encode_text, loop_clock
-from dispatch.balancing.balancer import Balancer, Pick
+from dispatch.balancing.balancer import UNRESPONSIVE_RATIO, Balancer, Pick
 from dispatch.balancing.instances import InstanceView
 from dispatch.catalog import ServiceDescriptor
 from dispatch.catalog.versions import Range, version_key
 from dispatch.errors import ErrorType, Outcome, TransportError
-from dispatch.messaging.request import Tally
+from dispatch.messaging.request import Place, Tally
 from dispatch.messaging.wire import is_local_queue
 from dispatch.policy import Balancing, OutlierDetection, Policy
 from dispatch.resilience.breaker import BreakerPermit, CircuitBreaker
@@ -318,17 +318,22 @@ class InstancePool:
         instances = (self._places[name][1] for name in names)
         return any(each.is_named and not each.is_suspect for each in instances)
 
+    def suspend_overtaken(self, tool: str, before: float) -> None:
+        """Let other calls have the places of the requests of ``tool`` from before that time, if they are many: it has been
+        answered since, and they are probably at an instance that hangs. For a topic that instances share; of those behind it
+        none can be ejected."""
+        for _, instance in self._places.values():
+            places = () if instance.is_named else _find_old_places(instance, tool, -inf, before)
+            for place in places if len(places) >= UNRESPONSIVE_RATIO else ():
+                place.suspend()
+
     def eject_unresponsive(self, tool: str, before: float) -> None:
         """Eject an instance that accepts requests and does not answer, by the requests of ``tool`` from before that time.
         Counted are those that all present instances could have had."""
         self._refresh_if_changed()
         since = self.joined_at
         old = {
-            name: sum(
-                request.tool == tool and request.buffer is None and since <= place.since <= before
-                for request in instance.find_requests()
-                if (place := request.place) is not None
-            )
+            name: len(_find_old_places(instance, tool, since, before))
             for name, (_, instance) in self._places.items()
             if not instance.is_suspect
         }
@@ -447,6 +452,16 @@ class InstancePool:
         """Return the state of each instance."""
         self._refresh_if_changed()
         return self.balancer.instances()
+
+
+def _find_old_places(instance: Instance, tool: str, since: float, before: float) -> list[Place]:
+    """Return the places of the requests of ``tool`` at an instance that have had them since a time between these two."""
+    return [
+        place
+        for request in instance.find_requests()
+        if request.tool == tool and request.buffer is None and (place := request.place) is not None
+        if since <= place.since <= before
+    ]
 
 
 def _weight(name: str, key: str) -> bytes:

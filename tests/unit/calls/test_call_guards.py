@@ -658,3 +658,45 @@ async def test_a_persistent_topic_on_which_nothing_replies_is_told(caplog: pytes
             assert await dispatcher.call("work") == "done"
             assert (await dispatcher.execute("work", timeout=1)).outcome is Outcome.TIMEOUT
     assert len(caplog.messages) == 1
+
+
+async def test_an_instance_behind_a_shared_topic_that_hangs_does_not_keep_calls_from_the_other() -> None:
+    """Half of the calls are at it, and they alone fail."""
+
+    async def hang(_arguments: object) -> str:
+        await asyncio.sleep(3_600)
+        return "never"
+
+    async def work(_arguments: object) -> str:
+        await asyncio.sleep(0.05)
+        return "done"
+
+    async with (
+        serving(work, instance="a", **PERSISTENT),
+        serving(hang, instance="b", **PERSISTENT),
+        dispatching(catalog(service=ON_DISK)) as dispatcher,
+    ):
+        calls = []
+        for _ in range(60 * 40):
+            calls.append(asyncio.create_task(dispatcher.execute("work")))
+            await advance(0.025)
+        outcomes = Counter(each.outcome for each in await asyncio.gather(*calls))
+        assert outcomes == {Outcome.SUCCESS: 1_200, Outcome.TIMEOUT: 1_200}
+
+
+async def test_the_places_of_a_tool_on_a_shared_topic_hold_while_nothing_is_answered() -> None:
+    gate = Gate()
+    async with (
+        serving(gate, **PERSISTENT),
+        dispatching(catalog(service=ON_DISK), policy=Policy(bulkhead=Bulkhead(4))) as dispatcher,
+    ):
+        gate.event.set()
+        await asyncio.gather(*(dispatcher.call("work") for _ in range(20)))
+        gate.event.clear()
+        calls = []
+        for _ in range(100):
+            calls.append(asyncio.create_task(dispatcher.execute("work")))
+            await advance(0.1)
+        assert gate.most == 4
+        gate.event.set()
+        await asyncio.gather(*calls)
