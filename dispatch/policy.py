@@ -144,13 +144,16 @@ _FLAG: Final = require((lambda value: isinstance(value, bool), "{!r} is not true
 Flag = Annotated[bool, _FLAG]
 
 
+_NUMBERS: Final = (float, int)
+
+
 def check_seconds(value: object, key: str = "timeout") -> float:
     """Return ``value`` as a time in seconds, above 0 and at most a week.
 
     Raises:
         PolicyError: it is no such time.
     """
-    if type(value) is not float or not 0 < value <= MAX_SECONDS:  # perf: in calls
+    if type(value) not in _NUMBERS or not 0 < value <= MAX_SECONDS:  # type: ignore[operator] # perf: in calls
         found = _Found()
         value = _SECONDS(value, found, key)
         found.raise_all()

@@ -513,6 +513,7 @@ def test_the_bounds_themselves_are_allowed() -> None:
     assert MAX_SECONDS == 604_800, "a week"
     assert check_seconds(MAX_SECONDS) == MAX_SECONDS
     assert check_seconds(5e-324) > 0
+    assert type(check_seconds(5)) is float, "a whole number of seconds, too"
     assert parse_policy({"max-response-bytes": 1, "max-request-bytes": 1}) == Policy(
         max_response_bytes=1, max_request_bytes=1
     )
