@@ -250,7 +250,8 @@ class FairPlaces(Generic[T]):
 
     Attributes:
         running: occupied places; those of paused streams are not.
-        waiting: waiting requests, with their tool and caller.
+        occupants: running requests, paused ones as well.
+        waiting: waiting requests.
     """
 
     def __init__(self, places: int, max_waiting: int) -> None:
@@ -260,18 +261,10 @@ class FairPlaces(Generic[T]):
         self._tools: _Flows[_Tool[T]] = _Flows(_Tool, 0.0)
         self._turns: OrderedDict[str, _Tool[T]] = OrderedDict()
         self._waiting: dict[T, tuple[_Tool[T], _Caller[T]]] = {}
+        self.waiting: Collection[T] = self._waiting.keys()
         self._occupants: dict[T, tuple[_Tool[T], _Caller[T], float]] = {}
+        self.occupants: Collection[T] = self._occupants.keys()
         self._paused: set[T] = set()
-
-    @property
-    def occupants(self) -> Collection[T]:
-        """Running requests, paused ones as well."""
-        return self._occupants.keys()
-
-    @property
-    def waiting(self) -> Collection[T]:
-        """Waiting requests."""
-        return self._waiting.keys()
 
     @property
     def is_blocked(self) -> bool:
@@ -306,12 +299,9 @@ class FairPlaces(Generic[T]):
         flow, of = self._flow(tool, caller, now)
         if of.queue or not self._may_start(flow, of, now):
             return False
-        self._occupy(item, flow, of, now)
+        self._occupants[item] = (flow, of, now)
+        self._count(flow, of, 1, now)
         return True
-
-    def _occupy(self, item: T, tool: _Tool[T], caller: _Caller[T], now: float) -> None:
-        self._count(tool, caller, 1, now)
-        self._occupants[item] = (tool, caller, now)
 
     def _count(self, tool: _Tool[T], caller: _Caller[T], change: int, now: float) -> None:
         self.running += change
@@ -404,7 +394,8 @@ class FairPlaces(Generic[T]):
                     tool.turns.move_to_end(caller.name)
                     self._turns.move_to_end(tool.name)
                     self.leave(item, now)
-                    self._occupy(item, tool, caller, now)
+                    self._occupants[item] = (tool, caller, now)
+                    self._count(tool, caller, 1, now)
                     return item
         return None
 

@@ -8,6 +8,8 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Literal, Protocol
 
+import msgspec
+
 from dispatch._internal import read_text, scalar_text
 from dispatch.errors import ErrorType
 from dispatch.messaging.wire import (
@@ -82,74 +84,48 @@ class ReplyChannel(Protocol):
 # A request at a service instance, from its arrival to its reply.
 
 
-class InboundRequest:
+class InboundRequest(msgspec.Struct, eq=False):
     """A request without a complete reply.
 
-    Args:
+    Attributes:
         replies: the channel of its reply.
         headers: its trace context and idempotency key, by the names of :class:`Property`; other entries are ignored.
         payload: its JSON.
         deadline: of its caller, on the loop's clock; infinite: none.
         tool, caller: share the instance's places (:mod:`dispatch.serving.fair_places`).
+        stop_at: when its deadline is handled next; under an idempotency key the tool runs on after the caller's deadline.
+        keyed: stores its reply for its idempotency key.
+        task: executes it; None while it is queued.
+        is_started: its task has begun; a task that is cancelled before that would not run at all.
+        is_cancelled: its caller has cancelled it.
+        is_expired: its tool has been cancelled at the deadline.
+        is_stopped: its task has been cancelled, by other code than its tool.
+        is_refused: it has been refused; its tool may still run, for the idempotency key.
+        waits_since: since when its tool waits for its reader; infinite: it does not.
+        resume: called when the tool goes on; None: it has kept its place.
+        observer: receives the request's events once it runs.
     """
 
-    __slots__ = (
-        "caller",
-        "deadline",
-        "headers",
-        "is_cancelled",
-        "is_expired",
-        "is_refused",
-        "is_started",
-        "is_stopped",
-        "keyed",
-        "observer",
-        "payload",
-        "replies",
-        "resume",
-        "stop_at",
-        "task",
-        "tool",
-        "waits_since",
-    )
+    replies: ReplyChannel
+    headers: Mapping[str, str]
+    payload: bytes
+    deadline: float
+    tool: str = ""
+    caller: str = ""
+    stop_at: float = math.inf
+    keyed: KeyedExecution | None = None
+    task: asyncio.Task[Any] | None = None
+    is_started: bool = False
+    is_cancelled: bool = False
+    is_expired: bool = False
+    is_stopped: bool = False
+    is_refused: bool = False
+    waits_since: float = math.inf
+    resume: Callable[[], object] | None = None
+    observer: ServedRequestObserver = NULL_SERVED_REQUEST
 
-    def __init__(
-        self,
-        replies: ReplyChannel,
-        headers: Mapping[str, str],
-        payload: bytes,
-        deadline: float,
-        tool: str = "",
-        caller: str = "",
-    ) -> None:
-        self.replies = replies
-        self.headers = headers
-        self.payload = payload
-        self.deadline = deadline
-        self.tool = tool
-        self.caller = caller
-        self.stop_at = deadline
-        """When its deadline is handled next; under an idempotency key the tool runs on after the caller's deadline."""
-        self.keyed: KeyedExecution | None = None
-        """Stores its reply for its idempotency key."""
-        self.task: asyncio.Task[Any] | None = None
-        """The task that executes it; None while it is queued."""
-        self.is_started = False
-        """Its task has begun; a task that is cancelled before that would not run at all."""
-        self.is_cancelled = False
-        """Its caller has cancelled it."""
-        self.is_expired = False
-        """Its tool has been cancelled at the deadline."""
-        self.is_stopped = False
-        """Its task has been cancelled, by other code than its tool."""
-        self.is_refused = False
-        """It has been refused; its tool may still run, for the idempotency key."""
-        self.waits_since = math.inf
-        """Since when its tool waits for its reader; infinite: it does not."""
-        self.resume: Callable[[], object] | None = None
-        """Called when the tool goes on; None: it has kept its place."""
-        self.observer: ServedRequestObserver = NULL_SERVED_REQUEST
-        """Receives the request's events once it runs."""
+    def __post_init__(self) -> None:
+        self.stop_at = self.deadline
 
     @property
     def is_running(self) -> bool:

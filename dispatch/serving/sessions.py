@@ -55,12 +55,12 @@ class SessionReplies:
 
     def send_result(self, text: str, trace: Mapping[str, str]) -> None:
         if self._session.send_reply(self._number, self._encode(text), Status.TEXT, trace):
-            self._owner.wake(self._session)
+            self._owner.endpoint.wake(self._session)
 
     def send_chunk(self, text: str, trace: Mapping[str, str]) -> None:
         self._is_stream = True
         if self._session.send_chunk(self._number, self._encode(text)):  # the end has the trace context
-            self._owner.wake(self._session)
+            self._owner.endpoint.wake(self._session)
 
     def _encode(self, text: str) -> bytes:
         payload = text.encode()
@@ -71,19 +71,19 @@ class SessionReplies:
 
     def send_end(self, trace: Mapping[str, str]) -> None:
         if self._session.send_end(self._number, trace=trace):
-            self._owner.wake(self._session)
+            self._owner.endpoint.wake(self._session)
 
     def send_error(self, type: str, message: str, trace: Mapping[str, str]) -> None:
         send = self._session.send_end if self._is_stream else self._session.send_reply
         if send(self._number, _encode_error(ErrorInfo(type, message)), Status.ERROR, trace):
-            self._owner.wake(self._session)
+            self._owner.endpoint.wake(self._session)
 
     def refuse(self, reason: str, retry_after: float | None, message: str, trace: Mapping[str, str]) -> None:
         if self._session.refuse(self._number, reason, retry_after, message, trace):
-            self._owner.wake(self._session)
+            self._owner.endpoint.wake(self._session)
 
     async def writable(self) -> None:
-        await self._owner.writable(self._session, self._number)
+        await self._owner.endpoint.writable(self._session, self._number)
 
     def release_payload(self) -> None:
         if self._size:
@@ -91,7 +91,8 @@ class SessionReplies:
             self._size = 0
 
     def close(self) -> None:
-        self.release_payload()
+        if self._size:
+            self.release_payload()
         self._owner.forget(self._session, self._number)
 
     def hand_over(self) -> bool:
@@ -130,6 +131,9 @@ class SessionRequests:
         may_reply_to: whether a topic may be answered, and belongs to the holder of a secret.
         max_payload_bytes: of a request, and of a reply.
         now: the loop's clock.
+
+    Attributes:
+        endpoint: of the sessions.
     """
 
     def __init__(
@@ -159,7 +163,7 @@ class SessionRequests:
         self._transport = transport
         self._inbox = inbox
         self._now = now
-        self._endpoint = Endpoint(transport, self.table, self._on_events)
+        self.endpoint = Endpoint(transport, self.table, self._on_events)
         self._subscription: Subscription | None = None
         self._requests: dict[tuple[int, int], InboundRequest] = {}
         self._is_draining = False
@@ -187,17 +191,17 @@ class SessionRequests:
         )
 
     def _on_message(self, message: Message) -> None:
-        self._endpoint.receive_packet(message.data())
+        self.endpoint.receive_packet(message.data())
 
     def _on_events(self, session: Session, events: Sequence[Event]) -> None:
         assert isinstance(session, CalleeSession)  # the table of an instance has no others
-        queue, requests, now = self._queue, self._requests, self._now()
+        queue, requests, now, caller = self._queue, self._requests, self._now(), str(session.id)
         for event in events:
             if type(event) is RequestReceived:
                 number = event.number
                 replies = SessionReplies(self, session, number, len(event.payload))
                 headers = event.headers or NO_PROPERTIES
-                work = InboundRequest(replies, headers, event.payload, event.deadline, event.target, str(session.id))
+                work = InboundRequest(replies, headers, event.payload, event.deadline, event.target, caller)
                 requests[session.id, number] = work
                 queue.accept(work, now)
             elif type(event) is RequestDeclined:
@@ -207,10 +211,10 @@ class SessionRequests:
                 if cancelled is not None:
                     queue.cancel(cancelled)
             elif type(event) is SessionClosed:
-                queue.forget_caller(str(session.id))
+                queue.forget_caller(caller)
                 if not session.is_open:
                     self._check_name(now)
-        self._endpoint.load = queue.occupied
+        self.endpoint.load = queue.occupied
         if self._is_draining and not session.is_closed:
             session.drain()
 
@@ -227,17 +231,9 @@ class SessionRequests:
             )
         self._unknown = unknown
 
-    def wake(self, session: CalleeSession) -> None:
-        """Send what ``session`` has queued at the end of this turn of the loop."""
-        self._endpoint.wake(session)
-
-    async def writable(self, session: CalleeSession, number: int) -> None:
-        """Wait while many bytes of ``session`` are queued, or the reader of request ``number`` is far behind."""
-        await self._endpoint.writable(session, number)
-
     def forget(self, session: CalleeSession, number: int) -> None:
         """Record the end of a request."""
-        self._endpoint.load = self._queue.occupied
+        self.endpoint.load = self._queue.occupied
         self._requests.pop((session.id, number), None)
 
     def drain(self) -> None:
@@ -247,14 +243,14 @@ class SessionRequests:
         for session in self.table.sessions.values():
             if isinstance(session, CalleeSession):
                 session.drain()
-                self._endpoint.wake(session)
+                self.endpoint.wake(session)
 
     async def flush(self) -> None:
         """Wait until every reply has arrived."""
-        await self._endpoint.flush()
+        await self.endpoint.flush()
 
     async def close(self) -> None:
         """End the sessions, and stop consuming the inbox."""
-        await self._endpoint.close()
+        await self.endpoint.close()
         if self._subscription is not None:
             await self._subscription.close()
