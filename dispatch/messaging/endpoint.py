@@ -932,7 +932,8 @@ class Endpoint:
                 self._loop.call_soon(self.end, session, Failure.BROKER_REFUSED)
                 return
             # A packet names its path, so that it may travel on the first one while another is being opened.
-            (publishers.find(inboxes[index]) or first).send_packet(packet)
+            publisher = publishers.find(inboxes[index]) if index else None
+            (publisher or first).send_packet(packet)
         self._waiters.release(session)
 
     def _on_publisher_open(self, topic: str) -> None:

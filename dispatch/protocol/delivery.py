@@ -373,6 +373,7 @@ class Path:
         ack_at: when an acknowledgement is due; ``math.inf``: none is.
         largest_at: when the newest packet arrived.
         rtt: smoothed round-trip time in seconds; 0.0 before the first sample.
+        probe_timeout: seconds without an acknowledgement until the first probe.
         probes: sent since the last acknowledgement.
         retransmissions: packets that were lost since the start. Their frames were sent again, perhaps in a probe before.
     """
@@ -387,6 +388,7 @@ class Path:
         "index",
         "largest_at",
         "next_number",
+        "probe_timeout",
         "probes",
         "received",
         "retransmissions",
@@ -404,6 +406,7 @@ class Path:
         self.largest_at = 0.0
         self.rtt = 0.0
         self._deviation = 0.0
+        self.probe_timeout = 2 * settings.first_rtt
         self.probes = 0
         self._probed_at = -math.inf
         self.retransmissions = 0
@@ -475,18 +478,12 @@ class Path:
         rtt = max(rtt, 1e-5)
         if not self.rtt:
             self.rtt, self._deviation = rtt, rtt / 2
-            return
-        self._deviation += (abs(self.rtt - rtt) - self._deviation) / 4
-        self.rtt += (rtt - self.rtt) / 8
-
-    @property
-    def probe_timeout(self) -> float:
-        """Seconds without an acknowledgement until the first probe."""
+        else:
+            self._deviation += (abs(self.rtt - rtt) - self._deviation) / 4
+            self.rtt += (rtt - self.rtt) / 8
         settings = self._settings
-        if not self.rtt:
-            return 2 * settings.first_rtt
         timeout = self.rtt + max(4 * self._deviation, settings.timer_granularity) + settings.ack_delay
-        return min(timeout, settings.max_probe_timeout)
+        self.probe_timeout = min(timeout, settings.max_probe_timeout)
 
     @property
     def probe_at(self) -> float:

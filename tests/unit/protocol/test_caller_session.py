@@ -532,7 +532,7 @@ def test_a_probe_is_sent_at_its_time(peer: HandWritten) -> None:
 
 
 def test_a_silent_peer_gets_several_probe_timeouts_where_a_round_trip_is_long(peer: HandWritten) -> None:
-    peer.session._sender.paths[0].rtt = 1.5
+    peer.session._sender.paths[0].probe_timeout = 1.5
     peer.ask()
     peer.frames()
     began, path = peer.pair.now, peer.session._sender.paths[0]
