@@ -97,8 +97,11 @@ class SessionExchange:
         else:
             self.pending += 1
             self._sessions.add(session)
-            window = session.settings.stream_window
-            request.begin(executor, window // 4, window)
+            if request.buffer is None:
+                request.executor = executor  # perf: all that begin() does
+            else:
+                window = session.settings.stream_window
+                request.begin(executor, window // 4, window)
             return True
         return False
 

@@ -807,6 +807,7 @@ class PacketSender:
         now: when the session began.
 
     Attributes:
+        began: when the session did: 0 on the clock that packets tell.
         queue: frames to be sent.
         paths: their state, also of those on which packets only arrive.
         usable_paths: paths on which own packets can travel.
@@ -823,10 +824,10 @@ class PacketSender:
     """
 
     __slots__ = (
-        "_began",
         "_receive_window",
         "_settings",
         "_statistics",
+        "began",
         "data",
         "data_limit",
         "early_frames",
@@ -848,7 +849,7 @@ class PacketSender:
         self._settings = settings
         self._receive_window = receive_window
         self._statistics = statistics
-        self._began = now
+        self.began = now
         self.queue = SendQueue(settings)
         self.paths = [Path(0, settings)]
         self.usable_paths = 1
@@ -1028,16 +1029,12 @@ class PacketSender:
     def encode(self, path: int, number: int, now: float, flags: int, frames: list[tuple[Any, ...]]) -> bytes:
         """Encode and count a packet."""
         window, load, statistics = self._receive_window.share, self.load, self._statistics
-        clock = int((now - self._began) * 1000.0)
+        clock = int((now - self.began) * 1000.0)
         header = (VERSION, self.peer_address, path, number, clock, flags, load, self.data, window)
         packet = encode_packet(header, frames)
         statistics.packets_sent += 1
         statistics.bytes_sent += len(packet)
         return packet
-
-    def clock(self, now: float) -> int:
-        """Return the milliseconds since the session began."""
-        return int((now - self._began) * 1000.0)
 
     def clear(self) -> None:
         """Release everything: the session has ended."""

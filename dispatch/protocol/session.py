@@ -670,7 +670,7 @@ class CallerSession(Session):
         if run_until is not None:
             deadline = run_until
         sender = self._sender
-        limit = max(1, sender.clock(deadline)) if deadline < math.inf else 0
+        limit = max(1, int((deadline - sender.began) * 1000.0)) if deadline < math.inf else 0
         large = sender.queue.add((frames.REQUEST, number, limit, target, headers, payload), len(payload))
         if large is not None:
             request.large = large

@@ -20,6 +20,7 @@ from dispatch.protocol.frames import (
     FRAME_BYTES,
     PACKET_BYTES,
     REPLY,
+    UNNUMBERED,
     VERSION,
     Ack,
     Cancel,
@@ -109,7 +110,8 @@ def test_statistics() -> None:
 
 def test_the_clock_is_in_milliseconds_since_the_start() -> None:
     sender: Any = Sender().sender
-    assert [sender.clock(NOW + seconds) for seconds in (0.0, 0.0015, 2.0)] == [0, 1, 2_000]
+    packets = [decode_packet(sender.encode(0, UNNUMBERED, NOW + seconds, 0, [])) for seconds in (0.0, 0.0015, 2.0)]
+    assert [packet.clock for packet in packets] == [0, 1, 2_000]
 
 
 def test_numbers_count_for_each_path() -> None:
