@@ -459,8 +459,8 @@ def _find_old_places(instance: Instance, tool: str, since: float, before: float)
     return [
         place
         for request in instance.find_requests()
-        if request.tool == tool and request.buffer is None and (place := request.place) is not None
-        if since <= place.since <= before
+        if request.tool == tool and (request.buffer is None or request.is_undecided)
+        if (place := request.place) is not None and since <= place.since <= before
     ]
 
 

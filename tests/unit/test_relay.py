@@ -176,6 +176,39 @@ async def test_a_third_party_instance_that_answers_gets_every_request(caplog: py
         assert caplog.messages == []
 
 
+async def test_a_third_party_instance_that_hangs_keeps_no_place_of_the_bulkhead() -> None:
+    """Its requests are no streams, as long as no first chunk of them has arrived."""
+    names = ("lab-1", "lab-2")
+    topics = {f"non-persistent://tg/request/{name}": f"non-persistent://tg/response/{name}" for name in names}
+    instances = [
+        {"id": name, "request-queue": requests, "response-queue": replies}
+        for name, (requests, replies) in zip(names, topics.items(), strict=True)
+    ]
+    is_hanging = asyncio.Event()
+
+    async def answer(instance: Peer, name: str, topic: str) -> None:
+        while True:
+            _, properties = await instance.request()
+            if not (is_hanging.is_set() and name == "lab-1"):
+                await instance.answer(properties, "why", topic=topic)
+
+    async with contextlib.AsyncExitStack() as stack:
+        for name, (requests, replies) in zip(names, topics.items(), strict=True):
+            answering = answer(await stack.enter_async_context(Peer.as_service(requests)), name, replies)
+            stack.callback(asyncio.create_task(answering).cancel)
+        await stack.enter_async_context(relaying(catalog(instances=instances, policy={"timeout": 600})))
+        caller = await stack.enter_async_context(Peer.as_caller())
+        for number in range(1_200):
+            if number == 400:
+                is_hanging.set()
+            await caller.ask(request({"style": "pun"}), id=str(number))
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(1)
+        bodies = [(await answer_of(caller))[1] for _ in range(caller.arrived.qsize())]
+    assert [body["error"] for body in bodies if body["error"] is not None] == []
+    assert 1_200 - len(bodies) <= 128, "only what was sent before the instance was ejected waits"
+
+
 async def test_streams_that_have_begun_keep_no_request_from_a_third_party_instance() -> None:
     policy = UNGUARDED | {"stream-idle-timeout": 200}
     async with (
