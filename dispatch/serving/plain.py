@@ -549,7 +549,7 @@ class DurableRequests:
 
     def __init__(self, is_repeatable: IsRepeatable | None = None) -> None:
         self._is_repeatable = is_repeatable
-        self._held: dict[str, list[DurableMessage]] = {}
+        self._held: dict[str | PlainReplies, list[DurableMessage]] = {}
         self._leaving: dict[asyncio.Task[None], list[DurableMessage]] = {}
         self._ages = ClockOffset()
         self._closed = False
@@ -572,7 +572,7 @@ class DurableRequests:
             if self._closed:
                 message.keep()  # redelivered to another instance when this one has closed
                 return
-            held = self._held.setdefault(replies.request_id, [])
+            held = self._held.setdefault(_identify(replies), [])
             if len(held) < MAX_COPIES:
                 held.append(message)
                 message.keep()
@@ -585,7 +585,7 @@ class DurableRequests:
 
     def record_end(self, replies: PlainReplies) -> None:
         """Acknowledge the request of ``replies`` after its reply has been sent."""
-        held = self._held.pop(replies.request_id, None)
+        held = self._held.pop(_identify(replies), None)
         if held is None:
             return
         if replies.ticket is not None and not replies.ticket.waits:
@@ -606,7 +606,7 @@ class DurableRequests:
 
     def hand_over(self, replies: PlainReplies) -> bool:
         """Leave the request of ``replies`` to another instance. Return False if no other instance can receive it."""
-        return self._held.pop(replies.request_id, None) is not None
+        return self._held.pop(_identify(replies), None) is not None
 
     def finish(self) -> None:
         """Finish the running requests here."""
@@ -619,6 +619,11 @@ class DurableRequests:
         """Send no further acknowledgements."""
         for task in self._leaving:
             task.cancel()
+
+
+def _identify(replies: PlainReplies) -> str | PlainReplies:
+    """Return what all copies of a request have in common: two requests of third-party callers may have one id."""
+    return replies.request_id if is_dispatchers(replies.request_id) else replies
 
 
 def _acknowledge(held: list[DurableMessage]) -> None:

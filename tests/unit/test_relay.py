@@ -401,6 +401,23 @@ async def test_a_request_without_an_id_is_counted() -> None:
         assert relay.servers[0].malformed == 1
 
 
+async def test_a_reply_acknowledges_no_other_request_with_the_same_id() -> None:
+    kept = "persistent://tg/request/lab"
+    tools = catalog(tool("pun", style="pun", **{"read-only": True}), **{"request-queue": kept})
+    async with Peer.as_service(INSTANCE) as instance, relaying(tools) as killed, Peer.as_caller() as caller:
+        for number in (1, 2):
+            await caller.send(kept, request({"style": "pun"}, {"n": number}), {Property.ID: "7"})
+        (_, first), (second, _) = await instance.request(), await instance.request()
+        await instance.answer(first, "why", topic=ANSWERS)
+        assert (await answer_of(caller))[1]["response"] == "why"
+        killed.dispatcher._transport.cut()  # type: ignore[attr-defined] # as a kill of its process does
+        async with relaying(tools):
+            again, _ = await instance.request()
+            assert again.arguments == second.arguments
+            await idle()
+            assert instance.arrived.empty()
+
+
 async def test_a_relay_that_drains_finishes_what_it_has() -> None:
     async with Peer.as_service(INSTANCE) as instance, relaying() as relay, Peer.as_caller() as caller:
         await caller.ask(request({"style": "pun"}), id="7")
