@@ -390,7 +390,11 @@ class InstancePool:
         return max(willing, key=lambda name: _weight(name, key)) if willing else None
 
     def _admits(self, name: str) -> bool:
-        if self._places[name][1].is_suspect:
+        channel, instance = self._places[name]
+        if instance.is_suspect:
+            return False
+        # A topic on which perhaps nothing listens is as good as none while other instances can be reached.
+        if not instance.is_named and not channel.can_send(self._clock(), needs_instance=False, repeatable=False):
             return False
         guards = self._asking
         return guards is None or guards.admits(name)

@@ -209,6 +209,34 @@ async def test_a_third_party_instance_that_hangs_keeps_no_place_of_the_bulkhead(
     assert 1_200 - len(bodies) <= 128, "only what was sent before the instance was ejected waits"
 
 
+async def test_the_topic_of_a_killed_instance_gets_no_request_while_another_one_is_there() -> None:
+    names = ("lab-1", "lab-2")
+    topics = {f"non-persistent://tg/request/{name}": f"non-persistent://tg/response/{name}" for name in names}
+    instances = [
+        {"id": name, "request-queue": requests, "response-queue": replies}
+        for name, (requests, replies) in zip(names, topics.items(), strict=True)
+    ]
+    async with contextlib.AsyncExitStack() as stack:
+        servers = [
+            await stack.enter_async_context(
+                serving(lambda _: "why", request_queue=requests, response_queue=replies, instance=name)
+            )
+            for name, (requests, replies) in zip(names, topics.items(), strict=True)
+        ]
+        await stack.enter_async_context(relaying(catalog(instances=instances)))
+        caller = await stack.enter_async_context(Peer.as_caller())
+        await ask(caller, request({"style": "pun"}))
+        servers[0]._transport.cut()  # type: ignore[attr-defined] # as a kill of its process does
+        for number in range(1_000):
+            await caller.ask(request({"style": "pun"}), id=str(number))
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(1)
+        bodies = [(await answer_of(caller))[1] for _ in range(caller.arrived.qsize())]
+    errors = [body["error"]["type"] for body in bodies if body["error"] is not None]
+    assert set(errors) <= {"instance-lost"}, "those that it had"
+    assert len(bodies) == 1_000
+
+
 async def test_streams_that_have_begun_keep_no_request_from_a_third_party_instance() -> None:
     policy = UNGUARDED | {"stream-idle-timeout": 200}
     async with (

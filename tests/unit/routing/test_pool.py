@@ -72,6 +72,9 @@ class Way:
     def greet(self) -> None:
         self.greeted += 1
 
+    def can_send(self, _now: float, *, needs_instance: bool, repeatable: bool) -> bool:
+        return not needs_instance or self.instances.has_ready
+
     def next_turn(self) -> None:
         self.turns += 1
 
