@@ -632,7 +632,8 @@ class Fleet:
             return Share(0.0 if member in table.joining else equal, equal)
         part, extra = max(0.0, entry.shares[at]), 0.0
         if kind == RATE:
-            part = min(1.0, part)
+            least = min(1.0, entry.limit / limit)  # of members with another policy: the smallest limit holds
+            part, equal = min(1.0, part) * least, equal * least
         elif kind == SLOTS:
             part = min(part, math.floor(limit))
         if self._alone and kind == QUOTA:

@@ -274,6 +274,26 @@ def test_the_rate_follows_the_demand() -> None:
     assert world.largest <= 1.0 + 1e-6
 
 
+@pytest.mark.parametrize("smaller", [Limits(rate=20.0, burst=10.0), Limits(user_rate=20.0, burst=10.0)])
+def test_of_different_limits_the_smallest_holds(smaller: Limits) -> None:
+    world = World()
+    (one,) = world.join(1, Limits(rate=smaller.rate * 5, user_rate=smaller.user_rate * 5, burst=10.0))
+    (other,) = world.join(1, smaller)
+    world.run(START_S)
+    one.demand = {"u": 120.0}
+    other.demand = {"u": 120.0}
+    world.run(10)
+    since = world.now
+    world.run(20)
+    assert world.admitted(since) == pytest.approx(20 * 20, rel=0.1)
+    assert other.count(since) > 150
+    other.is_dead = True
+    world.run(10)
+    since = world.now
+    world.run(10)
+    assert world.admitted(since) == pytest.approx(100 * 10, rel=0.1), "the other limit has gone"
+
+
 def test_a_killed_member_returns_its_share_within_ten_seconds() -> None:
     world = World()
     nodes = world.join(4, RATE)
