@@ -173,9 +173,12 @@ async def _reload(made: Relay, path: str, settings: Settings, hangup: asyncio.Ev
 
 
 def _name_services(made: Relay) -> str:
-    if not made.services:
-        return "no services yet: none of the catalogue has instances with request topics of their own"
-    return format_count(len(made.services), "service")
+    flows = made.config.mcp_tool
+    named = [format_count(len(made.services), "service")] if made.services else []
+    named += [] if flows is None else [f"the flows of {flows.processor}"]
+    return (
+        " and ".join(named) or "no services yet: none of the catalogue has instances with request topics of their own"
+    )
 
 
 def _sign(path: str) -> Signature | None:

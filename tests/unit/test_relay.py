@@ -693,6 +693,29 @@ async def test_a_reload_that_fails_is_reported_and_the_next_one_works(
         reloading.cancel()
 
 
+@pytest.mark.parametrize(
+    ("services", "expected"), [([], "the flows of mcp-tool"), ([service()], "1 service and the flows of mcp-tool")]
+)
+async def test_a_relay_of_flows_says_so(
+    services: list[dict[str, Any]], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tools" / "tool-service").mkdir(parents=True)
+    (tmp_path / "tools" / "tool-service" / "lab.json").write_text(json.dumps(service()))
+    file = tmp_path / "relay.json"
+    file.write_text(json.dumps({"catalog": ["tools"], "mcp-tool": {}}))
+    hangup = asyncio.Event()
+    hangup.set()
+    async with relaying(Catalog.of(services), mcp_tool=McpToolConfig()) as relay:
+        relay.reload = lambda _config: asyncio.sleep(0)  # type: ignore[method-assign] # it stays as it is
+        reloading = asyncio.create_task(_reload(relay, str(file), Settings(broker=BROKER), hangup, json=True))
+        for _ in range(20):
+            if out := capsys.readouterr().out:
+                break
+            await asyncio.sleep(0.1)
+        reloading.cancel()
+    assert json.loads(out)["text"] == f"Reloaded: relaying {expected}."
+
+
 @pytest.mark.wall_clock
 async def test_a_service_manager_that_reads_nothing_holds_up_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
