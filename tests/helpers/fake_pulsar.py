@@ -46,10 +46,15 @@ DROPPED = MessageId(-1, -1)
 
 
 class Place(int):
-    """The id of a message that is in no batch."""
+    """The id of a message that is in no batch; ``text`` tells messages apart that are in one place."""
+
+    text = ""
 
     def batch_index(self) -> int:
         return -1
+
+    def serialize(self) -> bytes:
+        return f"{int(self)} {self.text}".encode()
 
 
 class Kept(str):
@@ -63,8 +68,10 @@ class Kept(str):
         made.place, made.published = place, published
         return made
 
-    def message_id(self) -> Place:
-        return Place(self.place)
+    def message_id(self) -> Any:
+        place = Place(self.place)
+        place.text = str(self)
+        return place
 
     def publish_timestamp(self) -> int:
         return int(self.published * 1000)

@@ -566,6 +566,8 @@ class MessageSender:
 
 GATHERED_S = 0.15
 """Seconds after which an acknowledgement has been sent: pulsar-client groups them for 0.1 s; half of that as a margin."""
+MAX_SETTLED = 10_000
+"""Settled messages whose ids are remembered, twice the receiver queue's free permits: a copy comes within seconds."""
 LOOK_S = 0.04
 """Seconds between two checks whether a consumer with unconfirmed acknowledgements is connected. When its topic has moved to
 another broker, pulsar-client (3.13.0) reconnects the consumer after 90 ms or more and reports nothing. Acknowledgements sent
@@ -602,10 +604,12 @@ class _Batch:
         size: messages.
     """
 
-    __slots__ = ("_durable", "_key", "_life", "remaining", "waiting")
+    __slots__ = ("_durable", "_key", "_life", "last", "remaining", "waiting")
 
     def __init__(self, durable: DurableSubscription, key: tuple[int, int], size: int) -> None:
         self._durable = durable
+        self.last = -1
+        """Index of the last message that has arrived."""
         self._key = key
         self._life = durable.life
         self.remaining = size
@@ -659,7 +663,7 @@ class Delivery(DurableMessage):
 
     def settle(self, then: Callable[[], object]) -> None:
         self.kept = True
-        batch = self._batch
+        batch, then = self._batch, partial(self._durable.begin, self._message.message_id().serialize(), then)
         self.acknowledge()
         if batch is not None and batch.remaining:
             batch.waiting.append(then)
@@ -683,6 +687,8 @@ class DurableSubscription:
         self._last: Any = None
         self._unsure: deque[tuple[float, int, Callable[[], object]]] = deque()
         self._asking: asyncio.Task[None] | None = None
+        self._begun: dict[bytes, None] = {}
+        """Ids of the last messages that were settled."""
 
     def opening(self, link: PulsarClient) -> None:
         """Record that a consumer is being opened on ``link``; messages may arrive before it is known."""
@@ -697,9 +703,10 @@ class DurableSubscription:
         found = read_batch(message.message_id())
         if found is None:
             return None
-        batch = self.batches.get(found[0])
-        if batch is None:
+        batch, index = self.batches.get(found[0]), message.message_id().batch_index()
+        if batch is None or index <= batch.last:  # a copy of the entry has acknowledgements of its own
             batch = self.batches[found[0]] = _Batch(self, *found)
+        batch.last = index
         return batch
 
     def opened(self, raw: Any, last: Any) -> None:
@@ -720,6 +727,15 @@ class DurableSubscription:
         finally:
             if not delivery.kept:
                 delivery.acknowledge()
+
+    def begin(self, id: bytes, then: Callable[[], object]) -> None:
+        """Call ``then`` for the settled message ``id``, unless that was done for a copy. After a consumer was killed, the
+        broker has been seen to deliver an entry twice to another one, which had not acknowledged it yet."""
+        if id not in self._begun:
+            self._begun[id] = None
+            if len(self._begun) > MAX_SETTLED:
+                del self._begun[next(iter(self._begun))]
+            then()
 
     def settle(self, then: Callable[[], object]) -> None:
         """Call ``then`` when the broker has the acknowledgements sent so far."""

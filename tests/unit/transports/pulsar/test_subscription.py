@@ -9,7 +9,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from dispatch.transports import DurableMessage, Mode
+from dispatch.transports import DurableMessage, Message, Mode
 from dispatch.transports.pulsar.client import DEAF, OPERATION_TIMEOUT_S
 from dispatch.transports.pulsar.transport import CLOSE_FLUSH_S, GATHERED_S, read_batch
 from tests.helpers.clock import advance, idle
@@ -116,6 +116,52 @@ async def test_what_is_acknowledged_while_a_topic_moves_is_not_done(broker: Fake
         consumer.deliver(Kept("lost"))
         await advance(1)
         assert handler.sure == ["lost"]
+
+
+async def test_a_message_that_is_delivered_twice_is_done_once(broker: FakeBroker) -> None:
+    handler = Settling()
+    async with connected() as transport:
+        await listen(transport, handler, KEPT)
+        consumer = broker.consumer(KEPT)
+        consumer.deliver(Kept("one"), Kept("one"))
+        await advance(GATHERED_S + 0.01)
+        consumer.deliver(Kept("one"))
+        await advance(GATHERED_S + 0.01)
+        assert (handler.sure, consumer.acknowledged) == (["one"], ["one"] * 3)
+
+
+class Batched(Kept):
+    """The message of a batch of two, with its index as its text."""
+
+    def message_id(self) -> Any:
+        return pulsar.MessageId.deserialize(bytes.fromhex(f"086f1000200{self}3002"))
+
+
+async def test_a_batch_that_is_delivered_twice_is_acknowledged_twice_and_done_once(broker: FakeBroker) -> None:
+    """pulsar-client acknowledges a delivery of an entry when all its messages are acknowledged: those of one delivery."""
+    sure: list[str] = []
+    held: list[DurableMessage] = []
+
+    def handle(message: Message) -> None:
+        assert isinstance(message, DurableMessage)
+        if message.data() == b"0":
+            message.keep()
+            held.append(message)
+        else:
+            message.settle(lambda: sure.append(message.data().decode()))
+
+    async with connected() as transport:
+        broker.while_opening = lambda consumer: setattr(consumer, "last", pulsar.MessageId.earliest)
+        await listen(transport, handle, KEPT)
+        broker.consumer(KEPT).deliver(*map(Batched, "0101"))
+        await idle()
+        held[0].acknowledge()
+        held[0].acknowledge()
+        await advance(GATHERED_S + 0.01)
+        assert sure == ["1"], "its delivery is acknowledged"
+        held[1].acknowledge()
+        await advance(GATHERED_S + 0.01)
+        assert sure == ["1"]
 
 
 async def test_what_comes_while_it_is_being_opened_becomes_sure_on_that_consumer(broker: FakeBroker) -> None:
