@@ -309,7 +309,7 @@ class ReplyRouter:
         """Send a reply whose topic is not opened to the response topic, where its caller listens, too. Any other message is
         dropped: its receiver asks again."""
         self.unopened += 1
-        if self._may_warn("unopened"):
+        if self.may_warn("unopened"):
             logger.warning(
                 "too many reply topics: %d messages named one that was not opened; their replies go to %s",
                 self.unopened,
@@ -336,7 +336,7 @@ class ReplyRouter:
         try:
             topic.publisher = await self._open_publisher(name)
         except Exception as error:  # of any kind: the waiting replies need a destination
-            if self._may_warn("opening"):
+            if self.may_warn("opening"):
                 logger.warning(
                     "the reply topic %s cannot be opened (%s): replies go to %s", name, error, self._response_queue
                 )
@@ -358,10 +358,10 @@ class ReplyRouter:
 
     def _failed(self, error: TransportError) -> None:
         self.lost += 1
-        if self._may_warn("lost"):
+        if self.may_warn("lost"):
             logger.warning("a reply could not be sent (%d so far): %s", self.lost, error.type)
 
-    def _may_warn(self, kind: str) -> bool:
+    def may_warn(self, kind: str) -> bool:
         """Return whether a warning of this kind is due: a lost connection fails many replies."""
         now = self._clock()
         if now < self._quiet_until.get(kind, 0.0):
@@ -675,19 +675,16 @@ class PlainRequests:
         with contextlib.suppress(Exception):  # any exception of the client for a peer's message
             properties = message.properties()
         if not REPLY_ONLY.isdisjoint(properties):
-            self.malformed += 1
-            logger.warning("a reply arrived on %s, where requests are expected: it is ignored", self._topic)
+            self._ignore("are replies, where requests are expected")
             return
         id = properties.get(Property.ID, "")
         if not id or is_oversized(id):
             self._queue.requests += 1
-            self.malformed += 1
-            logger.warning("a request on %s has no usable property 'id': it is ignored", self._topic)
+            self._ignore("have no usable property 'id'")
             return
         if is_dispatchers(id) and not is_sender(properties.get(Property.SECRET), id):
             # Its reply would end the call of another agent.
-            self.malformed += 1
-            logger.warning("a request on %s has the id of another dispatcher: it is ignored", self._topic)
+            self._ignore("have the id of another dispatcher")
             return
         durable = message if self._is_persistent and isinstance(message, DurableMessage) else None
         replies = PlainReplies(self._channel, properties, None if durable is None else self.durable)
@@ -709,6 +706,12 @@ class PlainRequests:
             self._accept(work, replies)
         else:
             self.durable.accept_request(work, replies, durable, self._accept)
+
+    def _ignore(self, reason: str) -> None:
+        """Count a message that cannot be answered; the log has one line for many."""
+        self.malformed += 1
+        if self._channel.router.may_warn(reason):
+            logger.warning("messages on %s %s: they are ignored (%d so far)", self._topic, reason, self.malformed)
 
     def _accept(self, work: InboundRequest, replies: PlainReplies) -> bool:
         """Give ``work`` to the queue. Return False for a copy of an earlier request."""

@@ -417,16 +417,18 @@ async def test_a_request_that_cannot_be_forwarded_is_answered_and_ends_nothing(p
     assert len(done.requests) == 1
 
 
-async def test_a_request_without_an_id_is_counted() -> None:
+async def test_requests_without_an_id_are_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     done = Service(lambda _: "done")
     async with (
         serving(done, request_queue=INSTANCE, response_queue=ANSWERS),
         relaying() as relay,
         Peer.as_caller() as caller,
     ):
-        await caller.ask(request({"style": "pun"}))
+        for _ in range(100):
+            await caller.ask(request({"style": "pun"}))
         assert (await ask(caller, request({"style": "pun"})))["response"] == "done"
-        assert relay.servers[0].malformed == 1
+        assert relay.servers[0].malformed == 100
+    assert caplog.messages == [f"messages on {REQUESTS} have no usable property 'id': they are ignored (1 so far)"]
 
 
 async def test_a_reply_acknowledges_no_other_request_with_the_same_id() -> None:
