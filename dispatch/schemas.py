@@ -478,9 +478,34 @@ class EvaluationCounter:
         self._nodes: dict[int, _Schema] = {}
         self._applied: dict[int, Counter[int]] = {}
 
-    def count_at_one_place(self) -> int:
-        """Return the largest number of evaluations at one place, for any of the schemas in this one."""
-        return max((_sum(self._apply(node)) for node in _iterate_objects(self._root) if "$ref" in node), default=1)
+    def check_expansion(self) -> None:
+        """Refuse a schema whose references combine too many subschemas, or too many inside each other, at one place.
+
+        Raises:
+            InvalidSchemaError: it is beyond :data:`MAX_EXPANSION` or :data:`MAX_DEPTH`.
+        """
+        sizes: dict[int, tuple[int, int]] = {}
+        for node in _iterate_objects(self._root):
+            if "$ref" in node or "$dynamicRef" in node:
+                self._measure(node, 1, sizes)
+
+    def _measure(self, node: _Schema, level: int, sizes: dict[int, tuple[int, int]]) -> tuple[int, int]:
+        """Return how many subschemas are evaluated at the place of ``node``, and how many inside each other."""
+        known = sizes.get(id(node))
+        if known is not None:
+            return known
+        sizes[id(node)] = 0, 0  # a cycle at one place ends here, as in the engine
+        count = depth = 0
+        if level <= MAX_DEPTH:
+            for inner in self._same_place(node):
+                below = self._measure(inner, level + 1, sizes)
+                count, depth = count + below[0], max(depth, below[1])
+        if level + depth > MAX_DEPTH:
+            raise InvalidSchemaError((Mistake("", f"must nest at most {MAX_DEPTH} subschemas by references"),))
+        if count >= MAX_EXPANSION:
+            raise InvalidSchemaError((Mistake("", f"must combine at most {MAX_EXPANSION:,} subschemas by references"),))
+        sizes[id(node)] = count + 1, depth + 1
+        return count + 1, depth + 1
 
     def count(self, value: object, limit: int) -> EvaluationCount:
         """Count the evaluations for ``value``; stop when there are more than ``limit``."""
@@ -670,8 +695,7 @@ class SchemaValidator:
             raise InvalidSchemaError(outside)
         self._reader = MistakeReader(schema)
         self._counter = EvaluationCounter(schema)
-        if self._counter.count_at_one_place() > MAX_EXPANSION:
-            raise InvalidSchemaError((Mistake("", f"must combine at most {MAX_EXPANSION:,} subschemas by references"),))
+        self._counter.check_expansion()
         self._validator = compile_schema(schema)
 
     def find_mistakes(self, value: object) -> tuple[Mistake, ...]:
