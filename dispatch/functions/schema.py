@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import contextlib
+import datetime
 import functools
 import inspect
 import re
@@ -30,6 +31,8 @@ _REF: Final = "#/$defs/"
 _UNIONS: Final = (typing.Union, types.UnionType)
 _WITHOUT_TYPES: Final = (typing.Literal, collections.abc.Callable)
 """Types whose parameters are no types of JSON values."""
+_FORMATS: Final = {datetime.datetime: "date-time", datetime.time: "time"}
+"""Formats that msgspec does not name, since it accepts times without a zone as well."""
 
 
 class UnsupportedTypeError(TypeError):
@@ -120,11 +123,13 @@ def as_json_type(annotation: Any) -> Any:
         return union if _is_supported(union) else _substitute_union(members)
     if annotation is object:
         return Any
+    if isinstance(annotation, type) and annotation in _FORMATS:
+        return Annotated[annotation, msgspec.Meta(extra_json_schema={"format": _FORMATS[annotation]})]
     if annotation is typing.Iterable or annotation is collections.abc.Iterable:
         return list
     if origin is collections.abc.Iterable:
         return _parametrize(annotation, list, [as_json_type(args[0])])
-    if is_pydantic(annotation):
+    if is_pydantic(annotation) or ("pydantic" in sys.modules and hasattr(annotation, "__get_pydantic_core_schema__")):
         return _substitute_pydantic(annotation)
     if args and origin not in _WITHOUT_TYPES:
         inner_types = [each if each is Ellipsis else as_json_type(each) for each in args]
@@ -271,6 +276,13 @@ def unwrap(function: Any) -> Any:
             function = type(function).__call__  # always a function here: of a class, not of an object
 
 
+def find_name(function: Any) -> str:
+    """Return the name of a function below partial objects; of an object with ``__call__`` that of its class."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
 def read_parameters(function: Callable[..., Any], report: Report) -> tuple[Parameter, ...]:
     """Return the parameters of ``function``, and report those that a tool cannot have."""
     try:
@@ -278,7 +290,7 @@ def read_parameters(function: Callable[..., Any], report: Report) -> tuple[Param
     except (TypeError, ValueError):
         report.add_error("", "its parameters cannot be read", "write a function with annotations that calls it")
         return ()
-    found = []
+    found: list[Parameter] = []
     below = inspect.unwrap(unwrap(function))
     for parameter in signature.parameters.values():
         name = parameter.name
@@ -290,7 +302,7 @@ def read_parameters(function: Callable[..., Any], report: Report) -> tuple[Param
                 "name each parameter, or use one parameter that is a list or a dict",
             )
             continue
-        if name in ("self", "cls") and parameter.annotation is REQUIRED:
+        if not found and name in ("self", "cls") and parameter.annotation is REQUIRED:
             report.add_error(name, "the function is a method without its object", "give the method of an object")
             continue
         annotation = parameter.annotation
@@ -369,10 +381,10 @@ class Arguments:
             properties[name] = schema
             if parameter.default is REQUIRED:
                 required.append(name)
-                fields.append((name, field_type))
+                fields.append((_field(name), field_type))
             else:
                 # UNSET, so that the function itself applies its default.
-                fields.append((name, Union[field_type, msgspec.UnsetType], msgspec.UNSET))  # noqa: UP007 - a variable
+                fields.append((_field(name), Union[field_type, msgspec.UnsetType], msgspec.UNSET))  # noqa: UP007 - a variable
         self.schema: dict[str, Any] = {"type": "object", "properties": properties, "required": required}
         self.schema["additionalProperties"] = False
         if self._definitions.schemas:
@@ -385,7 +397,9 @@ class Arguments:
             if each.annotation in _UNCHANGED_TYPES and not each.by_position
         }
         """Types of the parameters that are passed as they are. perf: msgspec takes a microsecond to return them."""
-        self._struct = msgspec.defstruct("Arguments", fields, kw_only=True, gc=False, forbid_unknown_fields=True)
+        self._struct = msgspec.defstruct(
+            "Arguments", fields, kw_only=True, gc=False, forbid_unknown_fields=True, rename=lambda field: field[1:]
+        )
 
     def _read(self, parameter: Parameter, report: Report) -> tuple[Any, dict[str, Any]]:
         """Return the type and the schema of a parameter."""
@@ -446,7 +460,7 @@ class Arguments:
         except msgspec.ValidationError:
             values = self._convert_whole_numbers(tool, arguments)
         unset = msgspec.UNSET
-        named = {name: value for name in self._names if (value := getattr(values, name)) is not unset}
+        named = {name: value for name in self._names if (value := getattr(values, _field(name))) is not unset}
         return (self._list_positional(values) if self._by_position else []), named
 
     def _convert_whole_numbers(self, tool: str, arguments: dict[str, Any]) -> Any:
@@ -458,7 +472,7 @@ class Arguments:
             raise self._refuse(tool, arguments, f"{path}: {problem}" if path else problem) from None
 
     def _list_positional(self, values: Any) -> list[Any]:
-        given = [getattr(values, each.name) for each in self._by_position]
+        given = [getattr(values, _field(each.name)) for each in self._by_position]
         while given and given[-1] is msgspec.UNSET:
             given.pop()
         return [
@@ -478,6 +492,11 @@ class Arguments:
             ErrorType.INVALID_ARGUMENTS,
             f"Tool '{tool}' was not executed: {excerpt(problem, 500)}. Correct the arguments.",
         )
+
+
+def _field(name: str) -> str:
+    """Return the attribute of the argument ``name``: Python changes names such as ``__x`` in classes."""
+    return f"a{name}"
 
 
 def _split_path(message: str) -> tuple[str, str]:

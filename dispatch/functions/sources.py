@@ -32,6 +32,7 @@ from dispatch.functions.schema import (
     describe_type,
     find_declaration,
     find_injected_type,
+    find_name,
     is_declared,
     read_docstring,
     read_parameters,
@@ -156,7 +157,7 @@ class FunctionTool:
         self.function = function
         self.origin = describe_function(function)
         self._declaration = find_declaration(function) or NO_DECLARATION
-        self.name: str = self._declaration.name or str(getattr(below, "__name__", ""))
+        self.name: str = self._declaration.name or find_name(function)
         self.full_name = f"{namespace}-{self.name}" if namespace else self.name
         docstring = read_docstring(getattr(below, "__doc__", None))
         self.description = docstring.description
@@ -569,9 +570,11 @@ class Functions(FunctionSource):
     ) -> None:
         super().__init__(id, namespace, on_change)
         for function in functions:
-            if not callable(function):
+            if not callable(function) or isinstance(function, type):
                 fix = "write Functions(add, find)"
-                if isinstance(function, list | tuple | set):
+                if isinstance(function, type):
+                    fix = f"give an object of it, or methods of one: Functions({function.__name__}())"
+                elif isinstance(function, list | tuple | set):
                     fix = "write a star before it: Functions(*functions)"
                 elif isinstance(function, ModuleType | str):
                     fix = f"for a package or module write ToolPackage({getattr(function, '__name__', function)!r:.80})"

@@ -286,6 +286,46 @@ def test_what_is_no_function() -> None:
         TypeError, match=r"a str is no function\. Fix: for a package or module write ToolPackage\('shop'\)\."
     ):
         dispatch.Functions("shop")  # type: ignore[arg-type]
+    with pytest.raises(
+        TypeError, match=r"no function\. Fix: give an object of it, or methods of one: Functions\(Vault\(\)\)\."
+    ):
+        dispatch.Functions(Vault)
+
+
+async def test_an_object_has_the_name_of_its_class() -> None:
+    class Adder:
+        def __call__(self, a: int, b: int) -> int:
+            """Add."""
+            return a + b
+
+    async with connect(functools.partial(Adder(), b=1)) as dispatcher:
+        assert await dispatcher.call("Adder", {"a": 1}) == "2"
+
+
+async def test_parameters_may_have_any_name() -> None:
+    def store(data: str, cls: str = "none", __secret: int = 3, _field: str = "") -> list[Any]:
+        return [data, cls, __secret, _field]
+
+    async with connect(store) as dispatcher:
+        assert await dispatcher.call("store", {"data": "x"}) == '["x", "none", 3, ""]'
+        assert await dispatcher.call("store", {"data": "x", "__secret": 4.0, "cls": "y"}) == '["x", "y", 4, ""]'
+        error = (await dispatcher.execute("store", {"data": "x", "__secret": "y"})).error
+        assert error is not None
+        assert "/__secret must be an integer, not a string" in error.message
+
+
+async def test_types_of_pydantic_and_times() -> None:
+    def visit(page: pydantic.HttpUrl, at: datetime.datetime | None = None) -> list[str]:
+        return [page.host or "", str(at)]
+
+    async with connect(visit) as dispatcher:
+        properties = dispatcher.tool("visit").parameters["properties"]
+        assert (properties["page"]["format"], properties["at"]["anyOf"][0]["format"]) == ("uri", "date-time")
+        args = {"page": "https://pulsar.apache.org/x", "at": "2026-01-02T03:04:05"}
+        assert await dispatcher.call("visit", args) == '["pulsar.apache.org", "2026-01-02 03:04:05"]'
+        error = (await dispatcher.execute("visit", {"page": "x"})).error
+        assert error is not None
+        assert "/page: Input should be a valid URL" in error.message
 
 
 async def test_two_sources_of_functions() -> None:
