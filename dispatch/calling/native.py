@@ -29,7 +29,7 @@ class CallForm(StrEnum):
     FUNCTION_CALL = "function-call"
     """``<function_call>{"name", "call_objective", "args"}</function_call>`` (Chat2Graph)."""
     TOOL_CALL = "tool-call"
-    """``<tool_call>{"name", "arguments"}</tool_call>`` (Hermes, Qwen)."""
+    """``<tool_call>{"name", "arguments"}</tool_call>`` (Hermes, Qwen), and the same between the tokens of other models."""
     FENCE = "fence"
     """A ``json`` code block with the three keys of Chat2Graph, or a ``tool_call`` code block."""
     REACT = "react"
@@ -85,6 +85,8 @@ SHAPES: Final = {
 }
 """How a call is written, for errors; native forms need none."""
 _ARGUMENT_KEYS: Final = ("args", "arguments", "parameters", "input")
+_OTHER_KEYS: Final = frozenset({"name", "tool_name", "call_objective", "type", "id", "tool_call_id"})
+"""Keys of a call beside its arguments."""
 
 
 class Place(NamedTuple):
@@ -121,9 +123,11 @@ def _convert(value: Any, read: JsonValue, form: CallForm, place: Place) -> Parse
         value = value["function"]  # {"type": "function", "function": {"name", "arguments"}}, as in OpenAI's API
     if not isinstance(value, dict):
         return _fail(form, place, f"it is {describe_kind(value)} and not an object", read)
-    name = value.get("name")
+    name = value.get("name", value.get("tool_name"))
     if not isinstance(name, str) or not name.strip():
         return _fail(form, place, "the key 'name' with the name of the tool is missing", read)
+    if value.keys().isdisjoint(_ARGUMENT_KEYS) and not value.keys() <= _OTHER_KEYS:
+        return _fail(form, place, "its arguments are not in an object of their own", read)
     objective = value.get("call_objective", "")
     if not isinstance(objective, str):
         objective = json.dumps(objective, ensure_ascii=False)
@@ -188,6 +192,9 @@ _NATIVE_KEYS: Final = ('"tool_calls"', '"function_call"', '"tool_use"', '"functi
 _WRAPPERS: Final = ("choices", "message", "output", "content", "candidates", "parts")
 """Keys under which responses hold their messages and parts."""
 _KNOWN_KEYS: Final = frozenset({"type", "functionCall", "function_call", "tool_calls", *_WRAPPERS})
+_BARE_KEYS: Final = tuple(
+    {"name", key, *extra} for key in ("parameters", "arguments") for extra in ((), ("type",), ("id",))
+)
 _FORM_KEYS: Final = {
     CallForm.OPENAI_CHAT: ("id", "arguments"),
     CallForm.OPENAI_RESPONSES: ("call_id", "arguments"),
@@ -203,13 +210,22 @@ def read_native_text(text: str) -> list[ParsedCall] | None:
     stripped = text.strip()
     if stripped[:1] not in ("{", "[") or stripped[-1:] not in ("}", "]"):
         return None
-    if not any(key in stripped for key in _NATIVE_KEYS):
+    is_bare = '"parameters"' in stripped or '"arguments"' in stripped
+    if not is_bare and not any(key in stripped for key in _NATIVE_KEYS):
         return None
     try:
         value = json.loads(stripped)
     except (ValueError, RecursionError):
         return None
-    return read_native(value) or None
+    return read_native(value) or _read_bare(value) or None
+
+
+def _read_bare(value: Any) -> list[ParsedCall]:
+    """Return the calls of a value that is nothing but calls: ``{"name", "parameters"}``, or a list of them."""
+    values = value if isinstance(value, list) else [value]
+    if is_deeper(value, MAX_DEPTH) or not all(isinstance(each, dict) and each.keys() in _BARE_KEYS for each in values):
+        return []
+    return _limit(convert_value(JsonValue(value, 0), CallForm.TOOL_CALL, Place(0, 1, 1)))
 
 
 def read_native(value: Any) -> list[ParsedCall]:
@@ -217,13 +233,18 @@ def read_native(value: Any) -> list[ParsedCall]:
     calls: list[ParsedCall] = []
     for found, form, is_cut in _find(value, is_cut=False, depth=0):
         call = read_native_call(found, form, is_cut=is_cut)
-        if call is None:
-            continue
-        if len(calls) >= MAX_CALLS:  # each is reported: a call of a native form needs an answer under its id
-            message = f"The call of {call.name!r} was not executed: a message may have at most {MAX_CALLS} calls. "
-            error = f"{message}Make the calls that are still needed after the results of the others."
-            call = ParsedCall(name=call.name, form=call.form, call_id=call.call_id, error=error)
-        calls.append(call)
+        if call is not None:
+            calls.append(call)
+    return _limit(calls)
+
+
+def _limit(calls: list[ParsedCall]) -> list[ParsedCall]:
+    """Return ``calls`` with an error in place of each one beyond :data:`MAX_CALLS`: a call of a native form needs an answer
+    under its id."""
+    for index, call in enumerate(calls[MAX_CALLS:], MAX_CALLS):
+        message = f"The call of {call.name!r} was not executed: a message may have at most {MAX_CALLS} calls. "
+        error = f"{message}Make the calls that are still needed after the results of the others."
+        calls[index] = ParsedCall(name=call.name, form=call.form, call_id=call.call_id, error=error)
     return calls
 
 

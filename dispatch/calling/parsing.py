@@ -31,10 +31,23 @@ MAX_TEXT_CHARS: Final = 1 << 20
 _MARK: Final = re.compile(
     r"<(?P<tag>function_call|tool_call)>"
     r"|```(?P<fence>[A-Za-z_]{0,13})"
-    r"|<(?P<thinking>think|thinking|shallow_thinking|deep_thinking)>"
-    r"|^[ \t]{0,8}(?P<line>Thought|Action|Observation|Final Answer):",
+    r"|<(?P<ends>/?)(?P<thinking>think|thinking|shallow_thinking|deep_thinking|reasoning|thought)>"
+    r"|^[ \t]{0,8}(?P<line>Thought|Action|Observation|Final Answer):"
+    # What models have learned to write: Mistral, Llama, Phi and Granite, Command, functionary, DeepSeek and Kimi, gpt-oss.
+    r"|(?P<token>\[TOOL_CALLS\]|<\|python_tag\|>|<\|tool_call\|>|<\|START_ACTION\|>|<function=|<invoke name="
+    r"|<[|\uff5c]tool[_▁]call[_▁]begin[|\uff5c]>|\bto=functions\.)",
     re.MULTILINE,
 )
+_HEADER: Final = re.compile(
+    r"\s{0,9}(?:function<\uff5ctool▁sep\uff5c>)?(?:functions\.)?[\"']?(?P<name>[\w.-]{1,128})(?::[0-9]{1,9})?[\"']?\s{0,9}"
+    r"(?:\[CALL_ID\][\w-]{1,64})?"
+    r"(?:\[ARGS\]|<[|\uff5c]tool[_▁]sep[|\uff5c]>|<\|tool_call_argument_begin\|>|[^{}\n]{0,80}<\|message\|>|>)?"
+    r"\s{0,9}(?:```(?:json)?\s{0,9})?(?=\{)"
+)
+"""Between a token and the arguments: the name of the tool, and what models write behind it."""
+_LONGEST_HEADER: Final = 400
+_TOKEN_ENDS: Final = ("<|", "<\uff5c", "</", "```", "[TOOL_CALLS]")
+"""Beginnings of the tokens that follow a call."""
 LONGEST_MARK: Final = 24
 """Characters of the longest mark, without the ones that a wait may hold back."""
 LOOK_BACK: Final = 40
@@ -49,14 +62,15 @@ _EXTRA: Final = re.compile(r"[\s}\];`]*+")
 _ACTION_NAME: Final = re.compile(r"[ \t]*+[\"'`*]{0,2}([^\s\"'`*<>{}()]{1,128})[\"'`*]{0,2}[ \t\r]*+(?=\n|\Z)")
 _ARGS_LINE: Final = re.compile(r"\s*+(?:Args|Action Input):[ \t]*+")
 _REACT_ENDS: Final = ("Observation:", "Thought:", "Final Answer:", "Action:", "```")
+_REASONING_END: Final = re.compile(r"</(?:think|thinking|shallow_thinking|deep_thinking|reasoning|thought)>")
 _OBJECTIVE: Final = "call_objective"
 _FENCE_END: Final = "```"
 
 
 class NeedMoreError(Exception):
-    """More text is needed from ``start``; ``mark`` can end the wait."""
+    """More text is needed from ``start``; ``mark`` can end the wait, or any text if it is None."""
 
-    def __init__(self, start: int, mark: str) -> None:
+    def __init__(self, start: int, mark: str | None) -> None:
         super().__init__(mark)
         self.start = start
         self.mark = mark
@@ -65,12 +79,18 @@ class NeedMoreError(Exception):
 class TextScanner:
     """Finds the calls of one text, which may come in parts.
 
+    Args:
+        is_whole: the text comes at once. Then the end of a reasoning without its beginning drops the calls in front of it.
+        in_reasoning: the text begins with a reasoning.
+
     Attributes:
         count: calls so far, those with errors included.
         is_over: the limit of calls is reached; the rest is not read.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_whole: bool, in_reasoning: bool = False) -> None:
+        self._is_whole = is_whole
+        self._in_reasoning = in_reasoning
         self.count = 0
         self.is_over = False
         self._has_thought = False
@@ -91,8 +111,12 @@ class TextScanner:
         self._finder = MarkFinder(text)
         self._is_final = is_final
         position = start
+        if self._in_reasoning:
+            end = _REASONING_END.search(text, start)
+            self._in_reasoning = end is None
+            position = max(start, len(text) - LONGEST_MARK) if end is None else end.end()
         try:
-            while not self.is_over:
+            while not (self.is_over or self._in_reasoning):
                 found = _MARK.search(text, position)
                 if found is None:
                     position = len(text) if is_final else max(position, len(text) - LONGEST_MARK)
@@ -122,9 +146,11 @@ class TextScanner:
             return self._read_fence(found)
         if found["thinking"] is not None:
             return self._skip_thinking(found)
+        if found["token"] is not None:
+            return self._read_token(found)
         return self._read_line(found)
 
-    def _wait(self, start: int, mark: str) -> None:
+    def _wait(self, start: int, mark: str | None) -> None:
         """Stop here unless the text is complete."""
         if not self._is_final:
             raise NeedMoreError(start, mark)
@@ -168,7 +194,7 @@ class TextScanner:
         text, start = self._finder.text, found.start()
         closing = f"</{found['tag']}>"
         form = _TAG_FORMS[found["tag"]]
-        if start and text[start - 1] in _QUOTES:
+        if self._is_quoted(start):
             return found.end()
         position = self._skip_blank(found.end())
         fence = _INNER_FENCE.match(text, position)
@@ -257,10 +283,55 @@ class TextScanner:
             position = behind
             is_extra = True
 
+    # Tokens of models
+
+    def _read_token(self, found: re.Match[str]) -> int:
+        """Read the calls behind a token: objects with name and arguments, or a name and its arguments."""
+        text, start, form = self._finder.text, found.start(), CallForm.TOOL_CALL
+        if self._is_quoted(start):
+            return found.end()
+        header = _HEADER.match(text, found.end())
+        position = self._skip_blank(found.end()) if header is None else header.end()
+        if not text.startswith(("{", "["), position):
+            if len(text) - found.end() < _LONGEST_HEADER:
+                self._wait(start, "{")
+            if self._is_line_start(start):
+                self._add_fault(form, start, "its arguments are not a JSON object", found.end(), found.end() + 80)
+            return found.end()
+        calls: list[ParsedCall] = []
+        while text.startswith(("{", "["), position) and self.count + len(calls) <= MAX_CALLS:
+            try:
+                read = self._read(start, position, _TOKEN_ENDS, "}")
+            except JsonFaultError as fault:
+                for call in calls:
+                    self._add(call)
+                self._add_fault(form, start, fault.reason, fault.position, fault.position + LONGEST_MARK)
+                return fault.position
+            if header is not None:
+                place = self._locate(text, start)._asdict()
+                call = ParsedCall(
+                    name=header["name"], form=form, repaired=read.repaired, truncated=read.truncated, **place
+                )
+                self._add(finish_call(call, read.value))
+                return read.end
+            if not read.value:
+                return read.end
+            calls += convert_value(read, form, self._locate(text, start))
+            position, _ = self._skip_extra(read.end, _TOKEN_ENDS[0])
+        if len(text) - position < len("//"):
+            self._wait(start, None)
+        for call in calls:
+            self._add(call)
+        return position
+
     # Code blocks
 
     def _read_fence(self, found: re.Match[str]) -> int:
         text, start = self._finder.text, found.start()
+        if found["fence"] == "tool_code":  # Gemma's calls are in Python
+            end = self._skip_to(_FENCE_END, start, found.end())
+            self._add_fault(CallForm.TOOL_CALL, start, "its content is not a JSON object", found.end(), end)
+            return end
         is_tool_call = found["fence"] in _TAG_FORMS
         if found["fence"] != "json" and not is_tool_call:
             return found.end()
@@ -349,8 +420,13 @@ class TextScanner:
             self._wait(start, "\n")
 
     def _skip_thinking(self, found: re.Match[str]) -> int:
-        """Skip a model's reasoning: calls in it are drafts."""
-        if found.start() and self._finder.text[found.start() - 1] in _QUOTES:
+        """Skip a model's reasoning: calls in it are drafts. Its beginning may be in the prompt."""
+        if self._is_quoted(found.start()):
+            return found.end()
+        if found["ends"]:
+            if self._is_whole:
+                self._calls.clear()
+                self.count, self._has_thought, self._is_react_over = 0, False, False
             return found.end()
         return self._skip_to(f"</{found['thinking']}>", found.start(), found.end())
 
@@ -373,6 +449,9 @@ class TextScanner:
     def _skip_blank(self, position: int) -> int:
         found = _BLANK.match(self._finder.text, position)
         return position if found is None else found.end()
+
+    def _is_quoted(self, position: int) -> bool:
+        return position > 0 and self._finder.text[position - 1] in _QUOTES
 
     def _is_line_start(self, position: int) -> bool:
         text = self._finder.text
@@ -400,10 +479,18 @@ whole of a stream costs linear time."""
 
 
 class Parser:
-    """Finds calls in a stream of text. Any division into chunks gives the same calls as the whole text at once."""
+    """Finds calls in a stream of text. Any division into chunks gives the same calls as the whole text at once. A text that
+    begins as JSON is read at its end.
 
-    def __init__(self) -> None:
-        self._scanner = TextScanner()
+    Args:
+        in_reasoning: the prompt ends with ``<think>``, so that the text begins with a reasoning whose calls are drafts. Of a
+            whole text :func:`parse` finds out by itself.
+    """
+
+    def __init__(self, *, in_reasoning: bool = False) -> None:
+        self._scanner = TextScanner(is_whole=False, in_reasoning=in_reasoning)
+        self._first = "-" if in_reasoning else ""
+        """Without blanks: the first two characters, or more of them. They say whether the text begins as JSON."""
         self._text = ""
         self._start = 0
         self._new: list[str] = []
@@ -429,6 +516,10 @@ class Parser:
             return []
         chunk = chunk[:remaining]
         self._new.append(chunk)
+        if self._first in ("", "["):
+            self._first += "".join(chunk.split())
+        if self._first in ("", "[") or self._is_json:
+            return []
         self._waiting += len(chunk)
         if self._mark is not None and not self._should_read(chunk, self._mark):
             return []
@@ -439,10 +530,16 @@ class Parser:
         if self._is_closed:
             return []
         self._is_closed = True
+        if self._is_json and self._size <= MAX_TEXT_CHARS:
+            return parse("".join(self._new))
         calls = self._read(is_final=True)
         if self._size > MAX_TEXT_CHARS and not self._scanner.is_over:
             calls.append(_reject_rest(self._size))
         return calls
+
+    @property
+    def _is_json(self) -> bool:
+        return self._first.startswith(("{", "[{", "[[", "[]"))
 
     def _should_read(self, chunk: str, mark: str) -> bool:
         recent = self._tail + chunk
@@ -476,14 +573,15 @@ def parse(output: str | Any) -> list[ParsedCall]:
 
     Args:
         output: a model's text, or a decoded message, response or list of parts in the native form of OpenAI (Chat,
-            Responses), Anthropic or Gemini. A text that is such JSON as a whole is read in the same way.
+            Responses), Anthropic or Gemini. A text that is such JSON as a whole is read in the same way, and so is one that
+            is nothing but ``{"name", "parameters"}`` (Llama), or a list of them.
     """
     if not isinstance(output, str):
         return read_native(output)
     native = read_native_text(output) if len(output) <= MAX_TEXT_CHARS else None
     if native is not None:
         return native
-    scanner = TextScanner()
+    scanner = TextScanner(is_whole=True)
     calls, _, _ = scanner.scan(output[:MAX_TEXT_CHARS], 0, is_final=True)
     if len(output) > MAX_TEXT_CHARS and not scanner.is_over:
         calls.append(_reject_rest(len(output)))

@@ -104,6 +104,78 @@ def test_forms(text: str, form: CallForm) -> None:
     assert (call.name, call.args, call.form, call.repaired, call.error) == ("f", {"a": 1}, form, False, None)
 
 
+LEARNED = [
+    '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}]',
+    '[TOOL_CALLS]f[ARGS]{"a": 1}</s>',
+    '[TOOL_CALLS]f[CALL_ID]a1B2c3D4e[ARGS]{"a": 1}',
+    '<|python_tag|>{"name": "f", "parameters": {"a": 1}}<|eom_id|>',
+    '<|tool_call|>[{"name": "f", "arguments": {"a": 1}}]<|/tool_call|>',
+    '<|START_ACTION|>[\n{"tool_call_id": "0", "tool_name": "f", "parameters": {"a": 1}}\n]<|END_ACTION|>',
+    '<function=f>{"a": 1}</function>',
+    '<\uff5ctool▁calls▁begin\uff5c><\uff5ctool▁call▁begin\uff5c>f<\uff5ctool▁sep\uff5c>{"a": 1}<\uff5ctool▁call▁end\uff5c>',
+    '<\uff5ctool▁call▁begin\uff5c>function<\uff5ctool▁sep\uff5c>f\n```json\n{"a": 1}\n```<\uff5ctool▁call▁end\uff5c>',
+    '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|>',
+    '<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>',
+    '{"name": "f", "parameters": {"a": 1}}',
+    ' [{"name": "f", "arguments": {"a": 1}}]\n',
+]
+"""A call of f with what models have learned to write: Mistral, Llama, Phi, Command, functionary, DeepSeek, Kimi, gpt-oss."""
+
+
+@pytest.mark.parametrize("text", LEARNED)
+def test_what_models_have_learned_to_write(text: str) -> None:
+    call = parse_one(text)
+    assert (call.name, call.args, call.form, call.repaired, call.error) == (
+        "f",
+        {"a": 1},
+        CallForm.TOOL_CALL,
+        False,
+        None,
+    )
+    for size in (1, 5, 30):
+        assert parse_in_chunks(text, size) == [call]
+
+
+def test_several_calls_between_tokens() -> None:
+    text = 'Both. <|python_tag|>{"name": "f", "parameters": {}}; {"name": "g", "parameters": {}}<|eom_id|>'
+    assert [call.name for call in parse(text)] == ["f", "g"]
+    text = '[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]g[ARGS]{"a": "</s>[TOOL_CALLS]"}'
+    assert [(call.name, call.args) for call in parse(text)] == [("f", {}), ("g", {"a": "</s>[TOOL_CALLS]"})]
+    assert [call.truncated for call in parse('[TOOL_CALLS]rm[ARGS]{"path": "/srv/da')] == [True]
+    bare = json.dumps([{"name": "f", "parameters": {}}] * (MAX_CALLS + 1))
+    assert [call.error is None for call in parse(bare)] == [True] * MAX_CALLS + [False]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<function_calls>\n<invoke name="f">\n<parameter name="a">1</parameter>\n</invoke>\n</function_calls>',
+        "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>",
+        "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
+        "```tool_code\nf(a=1)\n```",
+        '<|python_tag|>brave_search.call(query="x")',
+        '<tool_call>{"name": "f", "a": 1}</tool_call>',
+        '[TOOL_CALLS]f[ARGS]{"a": 1',
+    ],
+)
+def test_a_call_whose_arguments_cannot_be_read_is_reported(text: str) -> None:
+    call = parse_one(text)
+    assert (call.args == {} and "JSON" in (call.error or "")) or call.truncated
+    assert parse_in_chunks(text, 3) == [call]
+
+
+def test_the_calls_of_a_reasoning_that_begins_in_the_prompt_are_drafts() -> None:
+    text = f"I could {A_CALL}\nThought: or\n</think>\n" + A_CALL.replace('"a"', '"b"')
+    assert [call.name for call in parse(text)] == ["b"]
+    assert [call.name for call in parse(A_CALL + " ends with `</think>`")] == ["a"]
+    assert [call.name for call in parse(A_CALL.replace("{}", '{"a": "</think>"}'))] == ["a"]
+    parser = Parser(in_reasoning=True)
+    calls = [call for char in text for call in parser.feed(char)] + parser.close()
+    assert calls == parse(text)
+    assert parse_in_chunks(text, 5)[0].name == "a"
+    assert Parser(in_reasoning=True).feed(A_CALL) == []
+
+
 def test_an_action_without_arguments() -> None:
     assert [(call.name, call.args) for call in parse("Thought: status first\nAction: status\n")] == [("status", {})]
 
@@ -119,6 +191,10 @@ def test_an_action_without_arguments() -> None:
         '```json\n{"name": "John", "age": 3}\n```',
         'Thought: done\nFinal Answer: {"a": 1}\nAction: f\nArgs: {}\n',
         "Use <function_call> for calls.",
+        "Mistral writes [TOOL_CALLS] in front, functionary <function=NAME>, gpt-oss to=functions.NAME.",
+        'The token is "[TOOL_CALLS]f[ARGS]{}".',
+        '{"name": "John", "parameters": {}, "age": 3}',
+        '[{"name": "f", "parameters": {}}, 3]',
     ],
 )
 def test_prose_is_no_call(text: str) -> None:
@@ -233,6 +309,7 @@ SLOW = [
         "Action: a\n",
     ),
     *("Thought:\nAction: a\nArgs:\n\n", "<think>", "`", " \t", "        Action", "<tool_call>{}", "```json{}"),
+    *("[TOOL_CALLS][]", "x [TOOL_CALLS]" + "f" * 120, "</think><tool_call>", "<function=f>", "to=functions.f", "[ "),
     *(HEAD + "\n" * 100_000, HEAD + "[" * 100_000, HEAD + '"' * 100_000, HEAD + '"' + "\\" * 100_000),
     *(HEAD + "'" + "\\'" * 50_000, HEAD + "//" * 50_000, HEAD + "//\n" * 33_000, HEAD + "[" + "1," * 50_000),
     *(HEAD + "[" + '"a",' * 25_000, HEAD + "[" + "'a'," * 25_000, HEAD + "__PAYLOAD_START__" * 6_000),
@@ -343,6 +420,7 @@ SEEDS = [
     "<think>x</think>Thought: a\nAction: f\nArgs: {}\nObservation: b\nFinal Answer: c",
     json.dumps({"tool_calls": [{"id": "c1", "function": {"name": "f", "arguments": '{"a": 1}'}}]}),
     json.dumps({"content": [{"type": "tool_use", "id": "t1", "name": "f", "input": {"a": [1]}}]}),
+    *LEARNED,
 ]
 TOKENS = [
     *"{}[]\"'\\,:#/*\n\t `<>0-eé\U0001f600\x00\ud800",
@@ -371,6 +449,10 @@ TOKENS += [
     "\n" * 30,
     "//x\n",
     "Observation:",
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "<function=",
+    "<|message|>",
     "\\u12",
     "'it\\'s \"q\"'",
 ]
@@ -392,8 +474,10 @@ def test_mutated_texts_are_read_without_an_exception() -> None:
         calls = parse(text)
         assert len(calls) <= MAX_CALLS + 1
         assert all(isinstance(call.args, dict) and (call.name or call.error) for call in calls)
-        if number % 4 == 0 and not text.lstrip().startswith(("{", "[")):
-            assert parse_in_chunks(text, draw.randint(1, 30)) == calls, text
+        if number % 4 == 0:
+            # A reasoning without its beginning is known at the end only.
+            whole = parse_in_chunks(text, len(text) + 1) if "</think>" in text else calls
+            assert parse_in_chunks(text, draw.randint(1, 30)) == whole, text
 
 
 CODE = """
@@ -577,8 +661,7 @@ def test_the_calls_found_are_the_calls_meant() -> None:
         assert found == case.calls, case.text
         assert sum(call.error is not None or call.truncated for call in calls) == case.unreadable, case.text
         assert any(call.truncated for call in calls) is case.truncated, case.text
-        if not case.text.startswith("{"):
-            assert parse_in_chunks(case.text, 7) == calls, case.text
+        assert parse_in_chunks(case.text, 7) == calls, case.text
 
 
 END = "</function_call>"
