@@ -121,16 +121,14 @@ class ToolkitService:
             connected_actions: the actions that call it, with scores.
 
         Raises:
-            ValueError: a score is not in [0, 1].
+            ValueError: a score is not in [0, 1], or an action or a group has the id of the tool.
         """
         tool = Tool.of(tool)
         known = self._select_known(connected_actions, f"tool {tool.name!r}")
-        toolkit = self._toolkit
-        if not toolkit.has_vertex(tool.id):
-            if not known:
-                _warn(f"Tool {tool.name!r} is not added: no action of the toolkit calls it. Add an action first.")
-                return
-            toolkit.add_vertex(tool.id, data=tool)
+        if not known and not self._toolkit.has_vertex(tool.id):
+            _warn(f"Tool {tool.name!r} is not added: no action of the toolkit calls it. Add an action first.")
+            return
+        self._add_vertex(tool.id, tool, Tool)
         self._connect(((action.id, tool.id, score) for action, score in known))
 
     def add_tool_group(self, tool_group: ToolGroup, connected_actions: ScoredActions) -> None:
@@ -172,12 +170,11 @@ class ToolkitService:
         """Add an action with Next edges to and from actions of the toolkit; unknown ones are ignored.
 
         Raises:
-            ValueError: a score is not in [0, 1].
+            ValueError: a score is not in [0, 1], or a tool or a group has the id of the action.
         """
         toolkit = self._toolkit
         _check_scores([*next_actions, *prev_actions])
-        if not toolkit.has_vertex(action.id):
-            toolkit.add_vertex(action.id, data=action)
+        self._add_vertex(action.id, action, Action)
         self._connect((action.id, each.id, score) for each, score in next_actions if toolkit.has_vertex(each.id))
         self._connect((each.id, action.id, score) for each, score in prev_actions if toolkit.has_vertex(each.id))
 
@@ -331,6 +328,21 @@ class ToolkitService:
             else:
                 _warn(f"Action {action.name!r} ({action.id}) of {what} is ignored: it is not in the toolkit.", depth=4)
         return known
+
+    def _add_vertex(self, id: str, data: Action | Tool, kind: type) -> None:
+        """Add a vertex unless there is one.
+
+        Raises:
+            ValueError: it is of another kind.
+        """
+        found = self._toolkit.get_data(id)
+        if found is None:
+            self._toolkit.add_vertex(id, data=data)
+        elif not isinstance(found, kind):
+            raise ValueError(
+                f"{data.name!r} cannot be added: the id {id!r} belongs to the {type(found).__name__} {found.name!r}. "
+                "Give one of them another id."
+            )
 
     def _connect(self, edges: Iterable[tuple[str, str, float]]) -> None:
         for u, v, score in edges:

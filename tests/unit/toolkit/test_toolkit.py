@@ -670,6 +670,16 @@ def test_adding_an_existing_action_or_tool_adds_no_vertex() -> None:
     assert service.get_toolkit().get_score("action 1", "tool 1") == 0.3
 
 
+def test_an_id_belongs_to_one_kind_of_vertex() -> None:
+    service = four_actions()
+    search = Action("search", "Search", "")
+    service.add_action(search, [], [])
+    with pytest.raises(ValueError, match="the id 'search' belongs to the Action 'Search'"):
+        service.add_tool(Tool("find", "", print, id="search"), [(search, 1.0)])
+    with pytest.raises(ValueError, match="the id 'tool 1' belongs to the Tool"):
+        service.add_action(Action("tool 1", "Other", ""), [], [])
+
+
 def test_next_and_previous_actions_that_are_unknown_are_ignored() -> None:
     service = ToolkitService()
     service.add_action(action(1), next_actions=[(action(2), 0.5)], prev_actions=[(action(3), 0.5)])
