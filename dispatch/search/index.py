@@ -21,8 +21,11 @@ LENGTH_NORMALIZATION = 0.75
 
 
 MAX_POSTINGS = 1_000
-"""Entries that may share a term for it to count. A term of more entries says little, and would cost a search of 10,000 tools
-milliseconds."""
+"""Entries that may share a term for it to count beside rarer ones. A term of more entries says little, and would cost a
+search of 10,000 tools milliseconds."""
+
+COMMON_TERMS = 3
+"""Terms that count in a query whose terms are all shared by more than :data:`MAX_POSTINGS` entries: the rarest ones."""
 
 
 K = TypeVar("K", bound=Hashable)
@@ -81,7 +84,7 @@ class BM25Index(Generic[K]):
 
     def score(self, terms: Mapping[str, float]) -> dict[K, float]:
         """Return the BM25 scores of all entries that have one of ``terms``, each above 0. Terms of more than
-        :data:`MAX_POSTINGS` entries do not count.
+        :data:`MAX_POSTINGS` entries do not count, unless all known terms are as common: then :data:`COMMON_TERMS` do.
 
         Args:
             terms: weights of the terms of a query, each above 0; usually 1.
@@ -92,12 +95,11 @@ class BM25Index(Generic[K]):
         fixed = SATURATION * (1 - LENGTH_NORMALIZATION)
         per_length = SATURATION * LENGTH_NORMALIZATION * len(self._terms) / max(self._total_length, 1e-9)
         lengths = self._lengths
-        for term, query_weight in terms.items():
-            posting = self._postings.get(term)
-            if not posting or len(posting) > MAX_POSTINGS:
-                continue
-            factor = query_weight * self.weigh_term(term) * (SATURATION + 1)
-            for key, weight in posting.items():
+        known = [term for term in terms if term in self._postings]
+        counted = [term for term in known if len(self._postings[term]) <= MAX_POSTINGS]
+        for term in counted or sorted(known, key=self.weigh_term, reverse=True)[:COMMON_TERMS]:
+            factor = terms[term] * self.weigh_term(term) * (SATURATION + 1)
+            for key, weight in self._postings[term].items():
                 gain = factor * weight / (weight + fixed + per_length * lengths[key])
                 scores[key] = scores.get(key, 0.0) + gain
         return scores

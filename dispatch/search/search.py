@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, run
 from dispatch._internal import (
     ErrorBoundary,
     cancel_and_wait,
+    check_function,
     check_instance,
     fulfil,
     scalar_text,
@@ -376,7 +377,14 @@ class ToolSearch:
 
     def use_embedder(self, embedder: Embedder | None) -> None:
         """Search with another embedder; None: by terms only. All tools are embedded again in the background; until then
-        searches use the former embedder. Call it on the event loop."""
+        searches use the former embedder. Call it on the event loop.
+
+        Raises:
+            TypeError: it is no embedder, or a coroutine function encodes.
+        """
+        if embedder is not None:
+            check_instance("embedder", embedder, Embedder, "an object with id and encode(texts)")
+            check_function("encode of the embedder", embedder.encode, "write 'def encode'; it runs in a thread")
         self._live.use_embedder(None if embedder is None else lambda: embedder)
 
     def request_update(self) -> None:
@@ -472,9 +480,6 @@ class ToolSearch:
 
 
 # An embedder, and the thread that runs it beside the event loop.
-
-
-# What a search needs of a model for embeddings.
 
 
 @runtime_checkable

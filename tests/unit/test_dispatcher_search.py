@@ -105,6 +105,20 @@ async def test_a_change_of_the_catalogue_is_embedded_without_a_search() -> None:
         assert embedder.encoded == ["books Buy a book"]
 
 
+async def test_what_is_no_embedder_is_refused_at_once() -> None:
+    class Late:
+        id = "late"
+
+        async def encode(self, texts: list[str]) -> list[list[float]]:
+            return [[1.0] for _ in texts]
+
+    async with searching() as dispatcher:
+        for wrong in ("all-MiniLM-L6-v2", object(), Late()):
+            with pytest.raises(TypeError, match="embedder must be"):
+                dispatcher.search.use_embedder(wrong)  # type: ignore[arg-type]
+        assert "similar meaning" in (await dispatcher.find("recipe"))[0].why
+
+
 async def test_calls_order_the_tools_that_no_query_matches() -> None:
     async with serving(lambda _: "done"), searching() as dispatcher:
         await dispatcher.call("trains")

@@ -33,6 +33,7 @@ from dispatch.search.index import (
     CONTEXT_WEIGHT,
     LEAST_SIMILARITY,
     MAX_CHARS,
+    MAX_POSTINGS,
     NAME_WEIGHT,
     BM25Index,
     Match,
@@ -72,6 +73,16 @@ def rank(index: ToolIndex, terms: Iterable[str], vector: tuple[float, float] | N
 def test_without_vectors_terms_decide() -> None:
     index = make_index(a=({"x": 1.0}, (1.0, 0.0)), b=({"x": 1.0, "y": 1.0}, (0.0, 1.0)), c=({"z": 1.0}, (1.0, 1.0)))
     assert [(match.name, match.similarity) for match in rank(index, ["x", "y"])] == [("b", None), ("a", None)]
+
+
+def test_terms_that_most_tools_share_count_where_no_rarer_one_does() -> None:
+    index = BM25Index[str]()
+    for number in range(MAX_POSTINGS + 1):
+        index.add(f"read-{number}", {"read": 1.0, "file": 1.0})
+        index.add(f"send-{number}", {"send": 1.0, "file": 1.0, str(number): 1.0})
+    assert index.score({"file": 1.0, "7": 1.0}).keys() == {"send-7"}
+    found = index.score({"send": 1.0, "file": 1.0, "unknown": 1.0})
+    assert found["send-7"] > found["read-7"] > 0
 
 
 def test_vectors_decide_more_than_terms() -> None:
