@@ -97,14 +97,13 @@ class Place(NamedTuple):
     column: int
 
 
-def write_error(form: CallForm, place: Place, reason: str, around: str = "") -> str:
-    """Return the error of a call that cannot be read: place, reason, the text around the fault, and what to write."""
+def write_error(form: CallForm, place: Place, reason: str, around: str = "", name: str = "") -> str:
+    """Return the error of a call that cannot be read: place, or in native forms the name; reason, the text around the fault,
+    and what to write."""
     near = f", near {quote_excerpt(around, MAX_EXCERPT_CHARS - 20)}"[:MAX_EXCERPT_CHARS] if around else ""
     shape = f"as {SHAPES[form]} " if form in SHAPES else ""
-    return (
-        f"The call at line {place.line}, column {place.column} was not executed: {reason}{near}. "
-        f"Write the whole call again {shape}with valid JSON."
-    )
+    call = f"The call at line {place.line}, column {place.column}" if form in SHAPES else f"Tool {name!r}"
+    return f"{call} was not executed: {reason}{near}. Write the whole call again {shape}with valid JSON."
 
 
 def quote_around(text: str, position: int, start: int = 0, end: int | None = None) -> str:
@@ -154,20 +153,19 @@ def finish_call(call: ParsedCall, arguments: Any) -> ParsedCall:
         try:
             read = read_json(MarkFinder(text), 0)
         except JsonFaultError as fault:
-            error = write_error(
-                call.form, place, f"in its arguments {fault.reason}", quote_around(text, fault.position)
-            )
+            around = quote_around(text, fault.position)
+            error = write_error(call.form, place, f"in its arguments {fault.reason}", around, call.name)
         else:
-            arguments = read.value
+            arguments = {} if read.value is None else read.value
             repaired, truncated = repaired or read.repaired, truncated or read.truncated
             if text[read.end :].strip():
-                error = write_error(
-                    call.form, place, "its arguments go on behind the object", quote_around(text, read.end)
-                )
+                around = quote_around(text, read.end)
+                error = write_error(call.form, place, "its arguments go on behind the object", around, call.name)
     elif arguments is None or arguments == "" or isinstance(arguments, str):
         arguments = {}
     if error is None and not isinstance(arguments, Mapping):
-        error = write_error(call.form, place, f"its arguments are {describe_kind(arguments)} and not an object")
+        reason = f"its arguments are {describe_kind(arguments)} and not an object"
+        error = write_error(call.form, place, reason, name=call.name)
     return structs.replace(
         call, args=dict(arguments) if error is None else {}, repaired=repaired, truncated=truncated, error=error
     )
