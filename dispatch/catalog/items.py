@@ -192,7 +192,8 @@ def read_tool(
         **_schemas(tool, report, is_foreign),
     )
     if tool.input_schema is not None and tool.arguments:
-        if not any(each.key.startswith(("arguments", "input-schema")) for each in report.problems):
+        is_wrong = any(each.key.startswith(("arguments", "input-schema")) for each in report.problems)
+        if not is_wrong and all(tool.arguments):  # a report of many mistakes does not have those of the last keys
             _check_arguments(tool, report)
         tool = msgspec.structs.replace(tool, arguments=())  # for TrustGraph's agents, which read no schema
     if tool.read_only and tool.destructive:

@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from dispatch._internal import check_instance, describe_type, excerpt
+from dispatch._internal import check_instance, describe_type, excerpt, join_names
 from dispatch.catalog.catalog import Catalog, fingerprint, service_definition, service_fingerprint, tool_definition
 from dispatch.catalog.descriptors import CatalogError, ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.folder import Folder, without_item
@@ -437,7 +437,9 @@ class Merger:
         """
         items = without_item(self.items(PUT), kind, key)
         if len(items) == len(self.items(PUT)):
-            raise LookupError(f"{kind} '{key}' was not put, so it stays in force. Fix: remove it from its source.")
+            versions = [each.key for each in items if each.kind == kind and each.key.partition("@")[0] == key]
+            fix = f"write {join_names(versions)}" if versions else "remove it from its source"
+            raise LookupError(f"{kind} '{key}' was not put, so it stays in force. Fix: {fix}.")
         self.set_items(PUT, items)
 
     def set_catalog(self, id: str, catalog: Catalog) -> None:

@@ -396,7 +396,10 @@ async def test_what_is_put_precedes_all_sources_until_it_is_removed() -> None:
         assert [(each.id, each.items) for each in registry.sources()] == [("put", 1), ("a", 1)]
         await registry.remove("tool", "stamp")
         assert text_of(dispatcher) == "of a"
-        with pytest.raises(LookupError, match="was not put"):
+        with pytest.raises(LookupError, match=r"was not put.* Fix: remove it from its source"):
+            await registry.remove("tool", "stamp")
+        await registry.put("tool", tool(description="versioned").raw | {"version": "2.0.0"})
+        with pytest.raises(LookupError, match=r"was not put.* Fix: write stamp@2\.0\.0"):
             await registry.remove("tool", "stamp")
 
 

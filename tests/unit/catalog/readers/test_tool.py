@@ -389,6 +389,16 @@ def test_a_schema_beside_the_same_arguments_counts() -> None:
     assert (thaw(tool.input_schema), tool.arguments) == (TOPIC, ())
 
 
+def test_arguments_beyond_the_mistakes_of_a_report_are_not_compared_with_the_schema() -> None:
+    deep: Any = []
+    for _ in range(40):
+        deep = [deep]
+    wrong = BARE | {"notes": [deep] * 150, "input-schema": TOPIC, "arguments": [5]}
+    found = check(service_item(), tool_item(wrong))
+    assert len(found) > 100
+    assert all(each.key.startswith("notes") for each in found[:100])
+
+
 @pytest.mark.parametrize(
     ("schema", "key", "problem"),
     [
