@@ -317,7 +317,10 @@ def _resolve(annotation: Any, function: Any, name: str, report: Report) -> Any:
     names = getattr(function, "__globals__", {})
     try:
         closure = inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else {}
-        return typing.get_type_hints(holder, names, dict(closure), include_extras=True)[name]
+        resolved = typing.get_type_hints(holder, names, dict(closure), include_extras=True)[name]
+        while type(resolved).__name__ == "TypeAliasType":  # of typing since Python 3.12, or of typing_extensions
+            resolved = resolved.__value__
+        return resolved
     except Exception as error:  # the text of an annotation is any expression
         shown = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
         report.add_error(

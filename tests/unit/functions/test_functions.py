@@ -35,6 +35,7 @@ import pydantic.dataclasses
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import TypeAliasType
 
 import dispatch
 from dispatch.calls.local import CallContext, LocalCall, RefusedCallError
@@ -89,6 +90,9 @@ class Colour(enum.Enum):
 class Point:
     x: int
     tags: list[str] = dataclasses.field(default_factory=list)
+
+
+PointAlias = TypeAliasType("PointAlias", Point)  # "type PointAlias = Point" since Python 3.12
 
 
 class Order(pydantic.BaseModel):
@@ -312,6 +316,17 @@ async def test_parameters_may_have_any_name() -> None:
         error = (await dispatcher.execute("store", {"data": "x", "__secret": "y"})).error
         assert error is not None
         assert "/__secret must be an integer, not a string" in error.message
+
+
+async def test_an_alias_of_a_provided_type_is_injected() -> None:
+    async def find(point: PointAlias, number: int) -> int:
+        return point.x + number
+
+    dispatcher = connect(find)
+    dispatcher.provide(Point, Point(3))
+    async with dispatcher:
+        assert list(dispatcher.tool("find").parameters["properties"]) == ["number"]
+        assert await dispatcher.call("find", {"number": 4}) == "7"
 
 
 async def test_types_of_pydantic_and_times() -> None:
