@@ -158,8 +158,13 @@ class ApprovalWatcher:
         self._task = asyncio.create_task(self._watch(), name="dispatch-catalog-approvals")
 
     async def close(self) -> None:
-        """Stop watching the file."""
+        """Stop watching the file, and write what was approved since it was written."""
         await cancel_and_wait((self._task,))
+        if self._first_seen:
+            try:
+                await asyncio.to_thread(self._approvals.add, self._first_seen)
+            except ApprovalsError as error:
+                logger.warning("%s The next start approves the definitions that it finds.", error)
 
     def add_first_seen(self, fingerprints: Mapping[str, frozenset[str]]) -> None:
         """Write ``fingerprints`` to the file soon."""

@@ -745,6 +745,21 @@ def test_a_write_that_fails_leaves_the_former_file(tmp_path: Path, monkeypatch: 
     assert [each.name for each in tmp_path.iterdir()] == ["approved.json"]
 
 
+@virtual_time
+async def test_what_appears_shortly_before_the_end_is_in_the_file(tmp_path: Path) -> None:
+    folder = tmp_path / "tools"
+    for kind, raw in (("tool-service", JOKE_SERVICE), ("tool", TELL_JOKE)):
+        (folder / kind).mkdir(parents=True)
+        (folder / kind / "one.json").write_text(json.dumps(raw))
+    source = dispatch.Folder(folder, on_change="hold")
+    approvals = Approvals(tmp_path / "approved.json")
+    async with dispatch.connect("memory://", catalog=[source], approvals=approvals.path) as dispatcher:
+        (folder / "tool" / "two.json").write_text(json.dumps(TELL_JOKE | {"name": "two"}))
+        await dispatcher.registry.refresh(source.id)
+        assert "two" in dispatcher.catalog.tools
+    assert approvals.load().keys() == {"tool-service/joke-service", "tool/tell-joke", "tool/two"}
+
+
 def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
     approvals = Approvals(tmp_path / "approved.json")
     approvals.add({"tool/one": frozenset({A})})
