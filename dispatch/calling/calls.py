@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from dispatch._internal import (
     ErrorBoundary,
+    describe_type,
     excerpt,
     find_near_names,
     is_kind,
@@ -92,6 +93,9 @@ def list_tools(tools: Iterable[CallableTool | NamedFunction]) -> list[ModelTool 
 def _convert(tool: CallableTool | NamedFunction) -> ModelTool | LocalTool:
     if isinstance(tool, BoundTool | ReadResultTool):
         return tool
+    if not isinstance(getattr(tool, "name", None), str):
+        fix = "offer functions with dispatch.Functions, and pass await dispatcher.tools(user=…)"
+        raise TypeError(f"{describe_type(tool)} is no tool: it has no name. Fix: {fix}.")
     function = None if hasattr(tool, "invoke") else getattr(tool, "function", None)
     owner = getattr(function, "__self__", None)
     if isinstance(owner, BoundTool) and owner.name == tool.name:
@@ -213,6 +217,9 @@ async def call_function(
 
     Returns:
         One result for each call, failed ones included; None when the output calls nothing.
+
+    Raises:
+        TypeError: one of ``tools`` has no name, such as a plain function.
     """
     await yield_to_others()
     offered = await tools if isinstance(tools, Awaitable) else tools

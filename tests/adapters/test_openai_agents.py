@@ -112,7 +112,7 @@ def test_the_user_of_the_run() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
-    [('{"to" 3}', "column"), ('{"to": 3', "cut off"), ("[1]", "was not executed"), ('{"to": 3,}', "")],
+    [('{"to" 3}', "':' is missing"), ('{"to": 3', "cut off"), ("[1]", "was not executed"), ('{"to": 3,}', "")],
 )
 def test_arguments_that_are_not_json(arguments: str, problem: str) -> None:
     async def run() -> None:

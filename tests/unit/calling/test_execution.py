@@ -61,6 +61,14 @@ async def test_results_in_the_order_of_the_calls() -> None:
     assert (second.output, second.status) == ("3", SUCCEEDED)
 
 
+async def test_a_plain_function_is_no_tool() -> None:
+    fix = r"the function add is no tool: it has no name\. Fix: offer functions with dispatch\.Functions"
+    with pytest.raises(TypeError, match=fix):
+        await call_function([add], call("add", a=1))  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=fix):
+        function_calling_prompt([add])  # type: ignore[list-item]
+
+
 async def test_a_text_without_calls_is_none() -> None:
     assert await call_function([LocalTool("add", add)], "I have no questions.") is None
 
@@ -422,10 +430,11 @@ def test_arguments_that_are_no_object_are_an_error_with_the_id(arguments: object
     (call,) = parse({"tool_calls": [{"id": "c1", "function": {"name": "f", "arguments": arguments}}]})
     assert (call.name, call.args, call.call_id) == ("f", {}, "c1")
     assert call.error is not None
+    assert call.error.startswith("Tool 'f' was not executed: ")
     assert reason in call.error
 
 
-@pytest.mark.parametrize("arguments", ["", None, "{}", " "])
+@pytest.mark.parametrize("arguments", ["", None, "{}", " ", "null"])
 def test_missing_arguments_are_none(arguments: object) -> None:
     (call,) = parse({"tool_calls": [{"id": "c1", "function": {"name": "f", "arguments": arguments}}]})
     assert (call.args, call.error) == ({}, None)

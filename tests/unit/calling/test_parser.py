@@ -136,22 +136,6 @@ def test_what_models_have_learned_to_write(text: str) -> None:
         assert parse_in_chunks(text, size) == [call]
 
 
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("null", ""),
-        ("[1]", "Tool 'f' was not executed: its arguments are a list and not an object. "),
-        ("x", "Tool 'f' was not executed: in its arguments a JSON value is missing, near 'x'. "),
-        ("{} {", "Tool 'f' was not executed: its arguments go on behind the object, near "),
-    ],
-)
-def test_arguments_of_native_calls(text: str, error: str) -> None:
-    (call,) = parse([{"type": "function_call", "call_id": "1", "name": "f", "arguments": text}])
-    assert call.args == {}
-    assert (call.error or "").startswith(error)
-    assert bool(error) is (call.error is not None)
-
-
 def test_several_calls_between_tokens() -> None:
     text = 'Both. <|python_tag|>{"name": "f", "parameters": {}}; {"name": "g", "parameters": {}}<|eom_id|>'
     assert [call.name for call in parse(text)] == ["f", "g"]
