@@ -673,6 +673,9 @@ def tool(function: Any = None, /, **declared: Any) -> Any:
 
 
 def _declare(function: Any, declaration: Declaration) -> Any:
+    if isinstance(function, staticmethod | classmethod):
+        _declare(function.__func__, declaration)  # what its class gives is not this object
+        return function
     if isinstance(function, str):
         raise TypeError(f"a text cannot be a tool. Fix: write @dispatch.tool(name={excerpt(function)!r}).")
     if not callable(function) or isinstance(function, type):
@@ -688,8 +691,10 @@ def _declare(function: Any, declaration: Declaration) -> Any:
 
 
 def find_declaration(function: object) -> Declaration | None:
-    """Return what ``function`` declares; None: it is not decorated."""
+    """Return what ``function`` declares, or the one below a partial object; None: it is not decorated."""
     declaration = getattr(function, _ATTRIBUTE, None)
+    if declaration is None and isinstance(function, functools.partial):
+        return find_declaration(function.func)
     return declaration if isinstance(declaration, Declaration) else None
 
 

@@ -306,6 +306,31 @@ async def test_an_object_has_the_name_of_its_class() -> None:
         assert await dispatcher.call("Adder", {"a": 1}) == "2"
 
 
+def test_a_declaration_is_found_below_partial_objects_and_on_methods_of_a_class() -> None:
+    class Shop:
+        @tool(permissions=["shop:read"])
+        @staticmethod
+        def find(name: str) -> str:
+            return name
+
+        @tool(permissions=["shop:read"])
+        @classmethod
+        def open(cls) -> str:
+            return cls.__name__
+
+        @tool(permissions=["shop:read"])
+        def sell(self, name: str, number: int) -> str:
+            return name * number
+
+    shop = Shop()
+    partial = functools.partial(functools.partial(shop.sell), "tea")
+    own = tool(name="own")(functools.partial(shop.sell, "tea"))
+    for function in (Shop.find, shop.find, Shop.open, shop.sell, partial):
+        assert read(function).describe("functions")["permissions"] == ("shop:read",)
+    assert "permissions" not in read(own).describe("functions")
+    assert (Shop.find("tea"), Shop.open(), own(2)) == ("tea", "Shop", "teatea")
+
+
 async def test_parameters_may_have_any_name() -> None:
     def store(data: str, cls: str = "none", __secret: int = 3, _field: str = "") -> list[Any]:
         return [data, cls, __secret, _field]
