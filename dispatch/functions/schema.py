@@ -161,7 +161,7 @@ def decode_custom(type: Any, value: Any) -> Any:
 
 def describe_type(annotation: Any) -> str:
     """Return the name of a type for messages."""
-    return annotation.__qualname__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
+    return annotation.__qualname__ if isinstance(annotation, type) else read_text(annotation).replace("typing.", "")
 
 
 def _make_substitute(write_schema: Callable[[Definitions], dict[str, Any]], convert: Callable[[Any], Any]) -> Any:
@@ -439,7 +439,7 @@ class Arguments:
             except (TypeError, ValueError):
                 report.add_error(
                     name,
-                    f"JSON cannot express the default value {excerpt(repr(default), 62)}",
+                    f"JSON cannot express the default value {excerpt(read_text(default), 62)}",
                     "use None as the default and replace it inside the function, or provide its type for injection",
                 )
         return field_type, schema

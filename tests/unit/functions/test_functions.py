@@ -343,6 +343,19 @@ async def test_parameters_may_have_any_name() -> None:
         assert "/__secret must be an integer, not a string" in error.message
 
 
+def test_a_default_whose_text_cannot_be_read_is_reported() -> None:
+    class Proxy:
+        def __repr__(self) -> str:
+            raise RuntimeError("outside of a request")
+
+    def find(app: Any = Proxy()) -> None: ...  # noqa: B008 - of a framework
+
+    with pytest.raises(
+        CatalogError, match=r"app: JSON cannot express the default value \(the text of a Proxy cannot be read"
+    ):
+        dispatch.Functions(find)
+
+
 async def test_an_alias_of_a_provided_type_is_injected() -> None:
     async def find(point: PointAlias, number: int) -> int:
         return point.x + number
