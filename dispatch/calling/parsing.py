@@ -255,7 +255,7 @@ class TextScanner:
             comma = text.startswith(",", behind)
             position = self._skip_blank(behind + 1) if comma else behind
             if is_extra or not text.startswith(("{", "["), position):
-                if text.startswith((f"<{form_tag(form)}>",), behind) and not is_extra:
+                if text.startswith(closing.replace("/", ""), behind) and not is_extra:
                     break  # the next call begins: the closing tag is missing
                 if behind >= len(text) - LONGEST_MARK:
                     self._wait(start, closing)
@@ -457,11 +457,6 @@ class TextScanner:
         text = self._finder.text
         before = text[max(0, position - LOOK_BACK) : position]
         return not before.rpartition("\n")[2].strip()
-
-
-def form_tag(form: CallForm) -> str:
-    """Return the tag of a tagged form."""
-    return form.value.replace("-", "_")
 
 
 def _has_keys(value: object, read: JsonValue) -> bool:
