@@ -33,8 +33,8 @@ from dispatch.cli.base import (
     EXIT_CODES_HELP,
     Exit,
     Settings,
+    begin_output,
     escape_unencodable_output,
-    list_expected_errors,
     open_closed_streams,
     print_err,
     report_error,
@@ -44,14 +44,21 @@ from dispatch.version import __version__
 
 
 class ErrorHandlingGroup(TyperGroup):
-    """Converts exceptions of commands to messages and exit codes; typer's own exceptions pass. A command may have a name of
-    two words: ``tools approve``, beside ``tools``."""
+    """Converts Ctrl-C and a closed output to exit codes. A command may have a name of two words: ``tools approve``, beside
+    ``tools``."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = " ".join(args[:2])
         if len(args) > 1 and name in self.commands:
             return name, self.commands[name], args[2:]
         return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            _add_hint(error, "Options of a command are written after it.")
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -63,12 +70,18 @@ class ErrorHandlingGroup(TyperGroup):
         except BrokenPipeError:
             code = _discard_output()
         except Exception as error:
-            if not isinstance(error, list_expected_errors()):
-                raise  # typer's exceptions, and internal errors: run handles them
-            code = report_error(error, _verbose(ctx))
+            if getattr(getattr(error, "ctx", None), "info_name", None) == "call":
+                _add_hint(error, "Arguments of the tool are written KEY=VALUE, such as topic=cats.")
+            raise
         else:
             return result
         raise typer.Exit(code)
+
+
+def _add_hint(error: Any, hint: str) -> None:
+    """Add ``hint`` to typer's error about an option that does not exist."""
+    if hasattr(error, "possibilities"):
+        error.message, error.possibilities = f"{error.format_message()}. {hint}", None
 
 
 app = typer.Typer(
@@ -152,20 +165,27 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code. Never raises."""
     open_closed_streams()
     escape_unencodable_output()
+    begin_output()
     given = sys.argv[1:] if arguments is None else list(arguments)
+    as_json = "--json" in given
+    command = _without_flag_types(typer.main.get_command(app))
     try:
-        _without_flag_types(typer.main.get_command(app)).main(args=given or ["--help"], prog_name="dispatch")
+        # Not standalone: typer raises its errors, and returns the exit code.
+        code = command.main(args=given or ["--help"], prog_name="dispatch", standalone_mode=not as_json)
+        return code or Exit.OK
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # of the help, which click turns into exit code 1
             return _discard_output()
         code = end.code if isinstance(end.code, int) else Exit.OK if end.code is None else Exit.FAILED
         return code if given else Exit.USAGE  # no command was given
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         print_err("Interrupted.")
         return Exit.INTERRUPTED
     except Exception as error:
-        return report_error(error, "--verbose" in given or "-v" in given)
-    return Exit.OK
+        try:
+            return report_error(error, "--verbose" in given or "-v" in given, as_json)
+        except BrokenPipeError:
+            return _discard_output()
 
 
 def _discard_output() -> Exit:
@@ -177,8 +197,3 @@ def _discard_output() -> Exit:
         except BrokenPipeError:
             os.dup2(null, stream.fileno())
     return Exit.BROKEN_PIPE
-
-
-def _verbose(ctx: Any) -> bool:
-    settings = ctx.find_root().obj
-    return isinstance(settings, Settings) and settings.verbose

@@ -80,9 +80,22 @@ def print_out(text: str, end: str = "\n") -> None:
     sys.stdout.flush()
 
 
+_json_printed = False
+"""Whether this run has printed JSON: an error is then on stderr, so that stdout has one document, or lines of one kind."""
+
+
+def begin_output() -> None:
+    """Begin the output of a run of the command line."""
+    global _json_printed
+    _json_printed = False
+
+
 def print_json(value: Any) -> None:
     """Print one line of JSON to stdout."""
-    print_out(json.dumps(value, ensure_ascii=False))
+    global _json_printed
+    _json_printed = True
+    is_utf = sys.stdout.encoding.lower().startswith("utf")
+    print_out(json.dumps(value, ensure_ascii=not is_utf))  # what an encoding lacks is escaped as JSON has it
 
 
 def print_warning(line: str) -> None:
@@ -317,41 +330,46 @@ def list_expected_errors() -> tuple[type[BaseException], ...]:
     return (*_MISTAKES, *others, LocalBrokerError, OSError)
 
 
-def report_error(error: Exception, verbose: bool) -> Exit:
-    """Write what ``error`` means to stderr (with its traceback if ``verbose``), and return the exit code."""
+def report_error(error: Exception, verbose: bool, as_json: bool = False) -> Exit:
+    """Write what ``error`` means, with its fix, to stderr (with its traceback if ``verbose``), and return the exit code.
+    ``as_json``: as one line of JSON to stdout, unless it has JSON already."""
     if verbose:
         traceback.print_exception(error)
+    message, fix, code = _describe_error(error, verbose)
+    if as_json and not _json_printed:
+        details = error.as_dict() if isinstance(error, DispatchError) else {}
+        print_json({"error": {**details, "message": message, "fix": fix}})
+    elif isinstance(error, DispatchError):
+        print_call_error(error, message=message)
+    else:
+        print_error(message, fix)
+    return code
+
+
+def _describe_error(error: Exception, verbose: bool) -> tuple[str, str, Exit]:
+    """Return what an error means, the fix (empty: the text has it) and the exit code."""
     if isinstance(error, DispatchError):
-        print_call_error(error, message=describe_without_call(error))
-        return exit_code_of(error)
+        return describe_without_call(error), "", exit_code_of(error)
     if isinstance(error, CliError):
-        print_error(error.message, error.fix)
-        return error.code
+        return error.message, error.fix, error.code
     if isinstance(error, ConfigServiceError):
         fix = (
             "check with 'dispatch doctor' that the broker is in reach, and that TrustGraph's config service runs there"
         )
-        print_error(str(error), fix)
-        return Exit.TRANSPORT
+        return str(error), fix, Exit.TRANSPORT
     if isinstance(error, TopicError | ItemError):
-        print_error(f"{error.problem.removesuffix('.')}.", error.fix)
-        return Exit.USAGE
+        return f"{error.problem.removesuffix('.')}.", error.fix, Exit.USAGE
     if isinstance(error, _MISTAKES):
-        print_error(str(error))
-        return Exit.USAGE
+        return str(error), "", Exit.USAGE
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        print_error(
-            f"{error.strerror}: '{error.filename}'.", "correct the path, or the permissions of the file or folder"
-        )
-        return Exit.FAILED
+        fix = "correct the path, or the permissions of the file or folder"
+        return f"{error.strerror}: '{error.filename}'.", fix, Exit.FAILED
     if isinstance(error, list_expected_errors()):
-        print_error(str(error))
-        return Exit.FAILED
-    print_error(
-        f"dispatch failed unexpectedly: {type(error).__name__}: {error}",
-        "" if verbose else "run the command again with --verbose, and report the traceback",
-    )
-    return Exit.INTERNAL
+        return str(error), "", Exit.FAILED
+    if (usage := getattr(error, "format_message", None)) is not None:  # typer's
+        return usage(), "", Exit.USAGE
+    fix = "" if verbose else "run the command again with --verbose, and report the traceback"
+    return f"dispatch failed unexpectedly: {type(error).__name__}: {error}", fix, Exit.INTERNAL
 
 
 # Log output on stderr: warnings, and with ``--verbose`` everything.

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import json
 import os
 import signal
 import socket
@@ -38,7 +39,7 @@ from typer.testing import CliRunner
 import dispatch
 from dispatch import Security, ToolServer, connect
 from dispatch.catalog import Argument, ToolDescriptor
-from dispatch.cli import serve
+from dispatch.cli import main, serve
 from dispatch.cli.app import app
 from dispatch.cli.base import (
     CliError,
@@ -88,6 +89,46 @@ def test_an_unknown_command_is_a_usage_error(run: Run) -> None:
     end = run("cal")
     assert end.code == 2
     assert "No such command" in end.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("tools", "nosuch"), 2, "There is no tool 'nosuch'"),
+        (("tools", "--catalog", "nosuch"), 2, "nosuch: there is no such folder"),
+        (("call", "tell-joke", "topic"), 2, "'topic' is not key=value."),
+        (("call", "tell-joke", "--timeout", "5s"), 2, "Invalid value for '--timeout'"),
+        (("find",), 2, "Missing argument 'QUERY'."),
+        (("ping", "--broker", "pulsar://127.0.0.1:1"), 4, "no Pulsar broker replies at"),
+        (("demo", "--broker", "pulsar://127.0.0.1:1"), 4, "no Pulsar broker replies at"),
+        (("calls", "1"), 1, "does not answer"),
+    ],
+)
+def test_with_json_an_error_is_json(
+    run: Run, tmp_path: Path, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    write_catalog(tmp_path / "tools")
+    end = run(*arguments, "--json")
+    assert (end.code, end.err) == (code, "")
+    assert message in end.json["error"]["message"]
+    in_text = run(*arguments)
+    assert in_text.code == code
+    assert end.json["error"]["fix"] in in_text.err
+
+
+def test_json_is_valid_in_every_encoding(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", output)
+        assert main(["get", "tool/é😀", "--catalog", ".", "--json"]) == 2
+    output.seek(0)
+    assert "é😀" in json.loads(output.read())["error"]["message"]
+
+
+def test_an_option_that_does_not_exist_is_told_where_it_goes(run: Run) -> None:
+    assert "Options of a command are written after it." in run("--json", "tools").json["error"]["message"]
+    assert "such as topic=cats" in run("call", "tell-joke", "--topic", "cats").err
+    assert "topic=cats" not in run("tools", "--topic", "cats").err
 
 
 def interrupt(*_arguments: object, **_options: object) -> None:
