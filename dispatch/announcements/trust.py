@@ -121,6 +121,20 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", metaclass
         if not _matches(namespace, self.namespaces):
             raise UntrustedError(f"its {key} is in the namespace '{excerpt(namespace)}', which is not trusted")
 
+    def list_ignored(
+        self, service: Mapping[str, Any], tools: Sequence[Mapping[str, Any]], *, is_signed: bool
+    ) -> list[str]:
+        """Return the keys of a service and its tools that are not in force, because its word about them does not count."""
+        id = service.get("id")
+        if not isinstance(id, str) or self._decides(id, is_signed):
+            return []
+        params = _params_of(service)
+        given = set(service).union(*(set(tool) - params for tool in tools))
+        return [key for key in _REPEATING if key in given]
+
+    def _decides(self, id: str, is_signed: bool) -> bool:
+        return is_signed or _matches(id, self.listed)
+
     def make_items(
         self,
         source: str,
@@ -151,7 +165,7 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", metaclass
                     self._check_topic(f"instances[].{key}", entry[key])
         if len(tools) > self.max_tools:
             raise UntrustedError(f"it has {len(tools):,} tools, the limit is {self.max_tools:,}")
-        decides = is_signed or _matches(ref.id, self.listed) if self.listed else is_signed
+        decides = self._decides(ref.id, is_signed)
         proves = not is_signed and not TopicName.parse(ref.request_queue).persistent
         params = _params_of(service)
         items = [

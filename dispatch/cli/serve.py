@@ -349,7 +349,8 @@ class ServerReporter:
             self.report(
                 "idle",
                 f"No request has arrived in {IDLE_S:g} s. Callers must use {server.request_queue} as request-queue on this "
-                "broker: 'dispatch tools NAME' shows that of a tool, 'dispatch doctor' checks the whole path.",
+                "broker: 'dispatch tools NAME' shows that of a tool, 'dispatch tools --all' what is not in force, "
+                "'dispatch doctor' checks the whole path.",
                 request_queue=server.request_queue,
             )
 

@@ -96,10 +96,15 @@ def _read_module(module: ModuleType, module_name: str) -> Target:
         raise CliError(
             f"'{module_name}' has several services: {names}.", f"select one: {module_name}:{services[0].__name__}"
         )
-    raise CliError(
-        f"'{module_name}' has no functions and no ToolService class.",
-        "define a function with a docstring, and declare it with @dispatch.tool",
-    )
+    fix = "define a function with a docstring, and declare it with @dispatch.tool"
+    for name, value in vars(module).items():
+        if isinstance(value, FunctionSource) or (_is_service(value) and not inspect.isclass(value)):
+            fix = f"name its variable: {module_name}:{name}"
+            break
+        if inspect.isclass(value) and (methods := [each for each in vars(value) if is_declared(vars(value)[each])]):
+            method = f"{value.__name__}(…).{methods[0]}"
+            fix = f"write tools = dispatch.Functions({method}) behind the class, and name it: {module_name}:tools"
+    raise CliError(f"'{module_name}' has no functions and no ToolService class.", fix)
 
 
 def _is_own_service(value: Any, module: ModuleType) -> bool:
@@ -127,13 +132,15 @@ def _may_create_service(function: Any) -> bool:
 
 
 def _is_path(name: str) -> bool:
-    return name.endswith((".py", ".json", ".yaml", ".yml")) or "/" in name
+    return name.endswith((".py", ".json", ".yaml", ".yml")) or "/" in name or not name.strip(".")
 
 
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
-        problem = "is no regular file" if path.exists() else "does not exist"
-        raise CliError(f"The file '{path}' {problem}.", "give the path of the file with your functions")
+        problem = "is a folder" if path.is_dir() else "is no regular file" if path.exists() else "does not exist"
+        raise CliError(f"'{path}' {problem}.", "give the path of the file with your functions, such as shop.py")
+    if path.stem in sys.modules and path.stem in (*sys.stdlib_module_names, "dispatch"):
+        raise CliError(f"'{path}' would replace the module '{path.stem}', which dispatch uses.", "rename the file")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise CliError(f"'{path}' is not a Python file.", "give a file with the extension .py")
@@ -155,15 +162,15 @@ def _import_module(name: str) -> ModuleType:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise CliError(
                 f"The module '{error.name}' does not exist.",
-                "give an importable module, or the path of a file: shop.py",
+                "give an importable module, or the path of a file: shop.py; a function stands behind a colon: shop.py:price",
             ) from None
         raise _import_failed(name, error) from error
     except (Exception, SystemExit) as error:
         raise _import_failed(name, error) from error
 
 
-_PACKAGE = str(Path(__file__).parents[1])
-"""The folder of dispatch, whose lines are not those of a mistake in a user's module."""
+_NOT_USERS: Final = (str(Path(__file__).parents[1]), os.path.dirname(os.__file__))
+"""The folders of dispatch and of Python, whose lines are not those of a mistake in a user's module."""
 
 
 def _import_failed(name: str, error: Exception | SystemExit) -> CliError:
@@ -171,14 +178,15 @@ def _import_failed(name: str, error: Exception | SystemExit) -> CliError:
         where = f" ({error.filename}, line {error.lineno})"
     else:
         frames = traceback.extract_tb(error.__traceback__)
-        own = [each for each in frames if "importlib" not in each.filename and not each.filename.startswith(_PACKAGE)]
+        own = [each for each in frames if not each.filename.startswith(("<frozen importlib", *_NOT_USERS))]
         where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
     if isinstance(error, SystemExit):
         return CliError(
             f"'{name}' ends the program when it is imported: sys.exit({read_text(error)}){where}.",
             "write what only the program does below: if __name__ == '__main__':",
         )
-    text = error.msg if isinstance(error, SyntaxError) else read_text(error)
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    text = f"{error.msg} in Python {version}" if isinstance(error, SyntaxError) else read_text(error)
     return CliError(
         f"'{name}' cannot be imported: {type(error).__name__}: {text}{where}.",
         "fix the module; --verbose shows the traceback",

@@ -75,6 +75,7 @@ class WireInstance(msgspec.Struct, frozen=True):
         stats: load and counters.
         is_signed: with a trusted key.
         untrusted: why it is outside the trust; empty: it is not.
+        ignored: keys of its descriptors that are not in force, because its word about them does not count.
     """
 
     service: str
@@ -88,6 +89,7 @@ class WireInstance(msgspec.Struct, frozen=True):
     stats: Mapping[str, Any]
     is_signed: bool
     untrusted: str
+    ignored: Sequence[str]
 
 
 @with_settings("broker", "token_file", "trust_certs", "trust")
@@ -195,7 +197,11 @@ def _age(each: WireInstance) -> str:
 
 
 def _trust(each: WireInstance) -> str:
-    return "signed" if each.is_signed else f"refused: {each.untrusted}" if each.untrusted else "by proof"
+    if each.is_signed:
+        return "signed"
+    if each.untrusted:
+        return f"refused: {each.untrusted}"
+    return f"by proof, without its {', '.join(each.ignored)}" if each.ignored else "by proof"
 
 
 def _run(
@@ -363,6 +369,7 @@ def _read_instance(message: Announcement, ref: ServiceRef, payload: bytes, trust
     stats = {} if message.stats is msgspec.UNSET else message.stats
     if count_values(stats) is None:
         raise MalformedAnnouncementError("the statistics are nested too deeply")
+    tools, has_signature = message.read_tools(), is_signed(payload, trust.keys)
     return WireInstance(
         ref.id,
         ref.version,
@@ -371,8 +378,9 @@ def _read_instance(message: Announcement, ref: ServiceRef, payload: bytes, trust
         ref.request_queue,
         ref.response_queue,
         message.instance.labels,
-        [name for tool in message.read_tools() if isinstance(name := tool.get("name"), str)],
+        [name for tool in tools if isinstance(name := tool.get("name"), str)],
         stats,
-        is_signed(payload, trust.keys),
+        has_signature,
         untrusted,
+        trust.list_ignored(message.read_service(), tools, is_signed=has_signature),
     )

@@ -563,8 +563,10 @@ def test_an_unsigned_descriptor_cannot_leave_out_the_handshake() -> None:
 
 def test_a_config_value_keeps_its_name() -> None:
     described = service(config_params=[{"name": "policy"}, {"name": "idempotent"}], version="1.0.0")
-    _, found = items(described, tool(policy="text", idempotent="yes"))
+    one = tool(policy="text", idempotent="yes")
+    _, found = items(described, one)
     assert (found["policy"], found["idempotent"]) == ("text", "yes")
+    assert TRUST.list_ignored(described, [one], is_signed=False) == ["read-only"]
 
 
 @pytest.mark.parametrize(

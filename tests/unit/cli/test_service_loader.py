@@ -75,10 +75,13 @@ def test_without_a_name_the_only_service_class_is_taken(tmp_path: Path) -> None:
     [
         ("nowhere:Joke", "The module 'nowhere' does not exist", "or the path of a file"),
         ("services.deeper:Joke", "The module 'services.deeper' does not exist", "the path of a file"),
-        ("nowhere.py:Joke", "The file 'nowhere.py' does not exist", "the path of the file"),
+        ("nowhere.py:Joke", "'nowhere.py' does not exist", "the path of the file"),
+        ("services.Joke", "The module 'services.Joke' does not exist", "behind a colon"),
+        (".", "'.' is a folder", "the path of the file"),
+        ("./", "'.' is a folder", "the path of the file"),
         ("", "No target is given", "an importable module, or the path of a file"),
-        ("/dev/null", "The file '/dev/null' is no regular file", "the path of the file"),
-        ("nowhere.json", "The file 'nowhere.json' does not exist", "the path of the file"),
+        ("/dev/null", "'/dev/null' is no regular file", "the path of the file"),
+        ("nowhere.json", "'nowhere.json' does not exist", "the path of the file"),
         ("services:Jok", "'services' has no 'Jok'", "did you mean 'Joke'?"),
         ("services:JokeService", "'services' has no 'JokeService'", "did you mean 'Joke'?"),
         ("services:JOKES", "'services' has no 'JOKES'", "did you mean 'Joke'?"),
@@ -101,7 +104,8 @@ def test_what_is_no_service_is_told_with_its_fix(target: str, problem: str, fix:
     ("source", "problem"),
     [
         ("import lone_sibling\n1 / 0\n", r"ZeroDivisionError: division by zero \(.*broken.py, line 2\)"),
-        ("def (:\n", r"SyntaxError: .*broken.py, line 1"),
+        ("def (:\n", r"SyntaxError: .* in Python 3\.\d+ \(.*broken.py, line 1"),
+        ("import json\njson.loads('{')\n", r"JSONDecodeError: .*broken.py, line 2\)"),
         ("import not_installed\n", r"No module named 'not_installed' \(.*broken.py, line 1\)"),
         ("import dispatch\ndispatch.tool(readonly=True)\n", r"did you mean 'read_only'\? \(.*broken.py, line 2\)"),
     ],
@@ -112,6 +116,30 @@ def test_a_module_that_cannot_be_imported_is_told_with_file_and_line(
     (tmp_path / "broken.py").write_text(source)
     with pytest.raises(CliError, match=problem):
         load_target(target)
+
+
+def test_a_file_never_replaces_a_module_that_dispatch_uses(tmp_path: Path) -> None:
+    for name in ("json", "dispatch"):
+        (tmp_path / f"{name}.py").write_text("def order(product: str) -> str:\n    'Order.'\n")
+        module = sys.modules[name]
+        with pytest.raises(CliError, match=f"'{name}.py' would replace the module '{name}'"):
+            load_target(f"{name}.py")
+        assert sys.modules[name] is module
+
+
+@pytest.mark.parametrize(
+    ("code", "fix"),
+    [
+        ("tools = dispatch.Functions(Shop().price)", "name its variable: shop.py:tools"),
+        ("", "write tools = dispatch.Functions(Shop(…).price) behind the class, and name it: shop.py:tools"),
+    ],
+)
+def test_functions_that_are_not_found_by_themselves_are_told(tmp_path: Path, code: str, fix: str) -> None:
+    method = "    @dispatch.tool\n    def price(self, product: str) -> str:\n        'Price.'\n"
+    (tmp_path / "shop.py").write_text(f"import dispatch\n\nclass Shop:\n{method}\n{code}\n")
+    with pytest.raises(CliError) as told:
+        load_target("shop.py")
+    assert told.value.fix == fix
 
 
 FUNCTIONS = """

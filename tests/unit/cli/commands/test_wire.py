@@ -74,6 +74,10 @@ async def test_instances_answer_with_load_tools_and_trust() -> None:
         bank, far, _, signed = found
         assert (signed.version, signed.labels, signed.is_signed) == ("1.0.0", {"zone": "eu"}, True)
         assert bank.tools == ["price"]
+        assert (bank.ignored, signed.ignored) == (["read-only"], [])
+        assert show_info([bank, signed]).columns["trust"] == ["by proof, without its read-only", "signed"]
+        (listed,) = await asked(Question(service="bank", stats=True, part=1), dispatch.Trust(listed=("bank",)))
+        assert listed.ignored == []
         assert "which is not trusted" in far.untrusted
         assert sum(each.stats["requests"] for each in found) == 2
         assert sum(each.stats["errors"] for each in found) == 1
