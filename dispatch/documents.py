@@ -1061,11 +1061,17 @@ def explain_missing(raw: Mapping[str, Any], key: str, example: object, known: It
 
 
 def warn_of_unknown_keys(
-    raw: Mapping[str, Any], known: Collection[str], report: Report, path: str = "", silent: Collection[str] = ()
+    raw: Mapping[str, Any],
+    known: Collection[str],
+    report: Report,
+    path: str = "",
+    silent: Collection[str] = (),
+    otherwise: str = "remove it",
 ) -> None:
-    """Report a warning for each key that is neither known nor in ``silent``."""
+    """Report a warning for each key that is neither known nor in ``silent``. ``otherwise``: what to do with a key that means
+    no known one."""
     for key in raw:
         if key not in known and key not in silent:
             meant = find_near_names(key, known, 1)
-            fix = f"rename it to '{meant[0]}' if you meant that, or remove it" if meant else "remove it"
+            fix = f"rename it to '{meant[0]}' if you meant that, or {otherwise}" if meant else otherwise
             report.add_warning(join_path(path, key), "an unknown key, which is ignored", fix)

@@ -211,7 +211,8 @@ def read_tool(
         except PolicyError as error:
             report.add_error(f"policy.{error.key}", error.problem, error.fix)
     if service is not None:  # without it the config params are not known
-        warn_of_unknown_keys(own, (*TOOL_KEYS, *params), report, silent=_SILENT)
+        otherwise = "remove it, or declare it in the service's 'config-params' if it is a value for the service"
+        warn_of_unknown_keys(own, (*TOOL_KEYS, *params), report, silent=_SILENT, otherwise=otherwise)
     return tool
 
 

@@ -366,6 +366,8 @@ def _read_document(document: str, stdin: BinaryIO | None) -> dict[str, Any]:
     else:
         what, text = "--arguments", document
     fix = """write an object of named values, for instance '{"topic": "cats"}'"""
+    if text is document and text.endswith(".json"):
+        fix = f"to read a file, write --arguments @{text}"
     value = _parse_json(text, what, fix)
     if not isinstance(value, dict):
         kinds = {list: "an array", str: "a string", bool: "a boolean", int: "a number", float: "a number"}

@@ -246,8 +246,9 @@ def read_given_sources(settings: Settings, command: str) -> Snapshot:
             try:
                 remote[source.id] = await source.discover()
             except Exception as error:  # of a server
-                fix = "correct its entry, or start it"
-                remote[source.id] = CatalogError([Problem(source.id, "", describe_error(error).rstrip("."), fix)])
+                problem, _, fix = describe_error(error).rstrip(".").partition(". Fix: ")
+                unknown = Problem(source.id, "", problem, fix or "correct its entry, or start it")
+                remote[source.id] = CatalogError(getattr(source, "problems", (unknown,)))
 
         try:
             for _ in range(2):  # the names of each one's tools depend on those of the others

@@ -235,7 +235,7 @@ def _find_tool(catalog: Catalog, name: str, version: str | None, unused: Sequenc
                 raise CliError(f"The tool '{name}' is {each.status}: {each.origin}: {each.reason}.", each.fix) from None
         raise
     except ValueError as error:  # of the range
-        raise CliError(str(error)) from None
+        raise CliError(f"--version: {error}.", "write for instance --version '^1.4'") from None
 
 
 def _describe_no_tools(settings: Settings, snapshot: Snapshot) -> str:
@@ -653,7 +653,7 @@ def select_tools(catalog: Catalog, wanted: ListConditions) -> list[ListedTool]:
     try:
         return [list_tool(catalog, tool) for tool in catalog.list(**wanted)]
     except ValueError as error:
-        raise CliError(str(error)) from None
+        raise CliError(f"--version: {error}.", "write for instance --version '^1.4'") from None
 
 
 def select_unused(items: Sequence[UnusedItem], wanted: ListConditions) -> list[UnusedItem]:

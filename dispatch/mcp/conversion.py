@@ -34,6 +34,7 @@ from dispatch.documents import (
     describe_kind,
     describe_value,
     expand_variables,
+    explain_missing,
     freeze_json,
     is_list,
     is_text,
@@ -425,6 +426,9 @@ def read_configuration(raw: object, origin: str, environment: Mapping[str, str])
         if others:
             fix = f"rename it to '{SERVERS_KEY}'"
             return [Problem(origin, excerpt(str(key)), "an unknown key", fix) for key in others]
+        if any(isinstance(raw.get(key), str) for key in ("type", "id")):
+            fix = "name the folder that has tool/ and tool-service/, not one of its files"
+            return [Problem(origin, "", "a descriptor of dispatch, not a configuration of MCP servers", fix)]
     if not isinstance(servers, Mapping):
         fix = f'write {{"{SERVERS_KEY}": {{"files": {{"command": "…"}}}}}}'
         return [Problem(origin, SERVERS_KEY, f"the servers are {describe_kind(servers)}, not an object", fix)]
@@ -465,7 +469,7 @@ def _read_server(name: str, raw: object, report: Report, environment: Mapping[st
         if key in value:
             value = FrozenDict({**value, key: expand_variables(value[key], environment, report, key)})
     settings = read_struct(ServerSettings, value, report, name=name)
-    _check_kind(settings, report)
+    _check_kind(settings, value, report)
     for key in HTTP_KEYS if settings.command else STDIO_KEYS:
         if key in value and bool(settings.command) != bool(settings.urls):
             kind = "command" if settings.command else "url"
@@ -475,14 +479,17 @@ def _read_server(name: str, raw: object, report: Report, environment: Mapping[st
     return settings
 
 
-def _check_kind(settings: ServerSettings, report: Report) -> None:
+def _check_kind(settings: ServerSettings, raw: Mapping[str, Any], report: Report) -> None:
     if any(each.key.startswith(("command", "url", "type")) for each in report.problems):
         return  # what is given is not known
     kind, command, urls = settings.type, settings.command, settings.urls
     if command and urls:
         report.add_error("url", "both 'command' and 'url' are given", "keep one of them")
     elif not command and not urls:
-        fix = 'add "command": "npx", or "url": "https://host/mcp"'
+        known = rules_of(ServerSettings)
+        fixes = [explain_missing(raw, "command", "npx", known), explain_missing(raw, "url", "https://host/mcp", known)]
+        renamed = [each for each in fixes if each.startswith("rename")]
+        fix = renamed[0] if renamed else 'add "command": "npx", or "url": "https://host/mcp"'
         report.add_error("command", "neither 'command' nor 'url' is given", fix)
     elif kind is not None and (kind in _STDIO_TYPES) != bool(command):
         wanted = "command" if kind in _STDIO_TYPES else "url"

@@ -294,8 +294,9 @@ class InvalidServerSource:
 
     def __init__(self, id: str, invalid: InvalidServer) -> None:
         self.id = id
-        self._problems = "; ".join(str(each) for each in invalid.problems if each.severity == "error")
-        logger.error("MCP server '%s' is not used: %s", invalid.name, self._problems)
+        self.problems = invalid.problems
+        self._text = "; ".join(str(each) for each in invalid.problems if each.severity == "error")
+        logger.error("MCP server '%s' is not used: %s", invalid.name, self._text)
 
     async def discover(self) -> Sequence[Item]:
         """Raise the mistakes.
@@ -303,7 +304,7 @@ class InvalidServerSource:
         Raises:
             ValueError: always. A CatalogError would refuse a reload as a whole.
         """
-        raise ValueError(self._problems)
+        raise ValueError(self._text)
 
     async def changes(self) -> AsyncIterator[None]:
         """Yield nothing and never end."""

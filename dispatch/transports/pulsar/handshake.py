@@ -48,17 +48,20 @@ def endpoints(url: str) -> list[tuple[str, int]]:
     scheme, separator, rest = url.partition("://")
     scheme = scheme.lower()
     found: list[tuple[str, int]] = []
+    why = " (http is for Pulsar's admin interface)" if scheme in ("http", "https") else ""
     if separator and scheme in DEFAULT_PORTS:
         for part in rest.rstrip("/").split(","):
             host, port = _split(part)
             port = port or str(DEFAULT_PORTS[scheme])
-            if not _usable(host) or not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):
+            if not _usable(host):
+                break
+            if not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):
+                why = f": its port '{port}' is not a number from 1 to 65535"
                 break
             found.append((host, int(port)))
         else:
             return found
-    admin = " (http is for Pulsar's admin interface)" if scheme in ("http", "https") else ""
-    raise bad_address(url, admin)
+    raise bad_address(url, why)
 
 
 def broker_urls(url: str) -> list[str]:

@@ -116,6 +116,12 @@ def test_with_json_an_error_is_json(
     assert end.json["error"]["fix"] in in_text.err
 
 
+def test_what_was_probably_meant_is_told(run: Run, tmp_path: Path) -> None:
+    write_catalog(tmp_path / "tools")
+    assert "fix: to read a file, write --arguments @given.json" in run("call", "tell-joke", "-a", "given.json").err
+    assert "fix: write for instance --version '^1.4'" in run("tools", "--version", "latest").err
+
+
 def test_json_is_valid_in_every_encoding(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     output = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     with monkeypatch.context() as patch:

@@ -231,7 +231,7 @@ def test_a_required_config_param_may_be_null() -> None:
     ("changes", "key", "fix"),
     [
         ({"read_onyl": True}, "read-onyl", "rename it to 'read-only'"),
-        ({"collection": "x"}, "collection", "remove it"),
+        ({"collection": "x"}, "collection", "remove it, or declare it in the service's 'config-params'"),
         ({"styel": "pun"}, "styel", "rename it to 'style'"),
         (
             {"arguments": [{"name": "a", "type": "string", "description": "b", "optional": True}]},

@@ -52,6 +52,25 @@ def test_json_has_them_all(run: Run, catalog_folder: Path) -> None:
     assert all(set(problem) == {"source", "file", "key", "problem", "fix", "severity"} for problem in errors)
 
 
+def test_mistakes_in_a_file_of_mcp_servers_have_key_and_fix(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {"one": {"comand": "x"}, "two": {"command": "/nowhere"}}}')
+    end = run("check", "mcp.json")
+    assert end.code == 1
+    assert (
+        "error: mcp.json: one: command: neither 'command' nor 'url' is given\n  fix: rename 'comand' to 'command'"
+        in end.out
+    )
+    _, _, two = end.out.partition("error: mcp-two: ")
+    assert two.count("fix") == 1
+
+
+def test_a_file_of_a_folder_is_no_catalogue(run: Run, catalog_folder: Path) -> None:
+    end = run("check", str(catalog_folder / "tool" / "tell-joke.json"))
+    assert end.code == 2
+    assert "a descriptor of dispatch, not a configuration of MCP servers. Fix: name the folder" in end.err
+    assert end.err.count("\n") == 2
+
+
 def test_warnings_are_shown_and_are_no_failure(run: Run, catalog_folder: Path) -> None:
     (catalog_folder / "tool" / "tell-joke.json").unlink()
     (catalog_folder / "tool").rmdir()

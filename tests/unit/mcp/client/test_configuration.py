@@ -84,7 +84,9 @@ def test_servers_without_the_outer_object_and_disabled_ones() -> None:
     ("entry", "problem"),
     [
         (3, "one: the entry is a number, not an object"),
-        ({}, "one: command: neither 'command' nor 'url' is given"),
+        ({}, "one: command: neither 'command' nor 'url' is given. Fix: add"),
+        ({"comand": "x"}, "neither 'command' nor 'url' is given. Fix: rename 'comand' to 'command', or add"),
+        ({"ulr": "https://host"}, "neither 'command' nor 'url' is given. Fix: rename 'ulr' to 'url', or add"),
         ({"command": "x", "url": "https://host"}, "one: url: both 'command' and 'url' are given"),
         ({"command": 3}, "one: command: 'command' is a number, not a text"),
         ({"command": "x", "args": "-y"}, "one: args: 'args' is not a list of texts"),

@@ -126,6 +126,14 @@ def test_a_blank_address_in_the_environment_is_none(monkeypatch: pytest.MonkeyPa
     assert Settings().broker_url == open_transport("DISPATCH_BROKER").url == "pulsar://localhost:6650"
 
 
+@pytest.mark.parametrize("port", ["99999", "0", "x", "6650/tenant"])
+def test_a_wrong_port_is_named(port: str) -> None:
+    with pytest.raises(
+        TransportError, match=f"is not a broker address: its port '{port}' is not a number from 1 to 65535"
+    ):
+        open_transport(f"pulsar://a,b:{port}")
+
+
 @pytest.mark.parametrize(
     ("url", "shown"), [("pulsar://me:s3/cr@et@a:1", "pulsar://…@a:1"), ("me:s3cret@a", "…@a"), ("@", "…@")]
 )
