@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from dispatch.cli.base import CliError, Settings, print_out, with_settings
+from dispatch.cli.targets import replaces_module
 
 TEMPLATE: Final = Path(__file__).parent / "template"
 """The files, with ``{name}`` for the name of the service."""
@@ -32,6 +33,8 @@ def init(
     """
     if not name.isidentifier() or keyword.iskeyword(name) or not name.isascii():
         raise CliError(f"'{name}' cannot be the name of a Python module.", "use letters, digits and '_', such as shop")
+    if replaces_module(name):
+        raise CliError(f"'{name}.py' would replace the module '{name}', which dispatch uses.", "choose another name")
     folder = Path(name)
     if folder.exists():
         raise CliError(f"'{name}' exists already.", "choose another name, or remove it")

@@ -135,11 +135,16 @@ def _is_path(name: str) -> bool:
     return name.endswith((".py", ".json", ".yaml", ".yml")) or "/" in name or not name.strip(".")
 
 
+def replaces_module(name: str) -> bool:
+    """Return whether a file of this name would replace a module of Python, or dispatch itself, in this process."""
+    return name in sys.modules and name in (*sys.stdlib_module_names, "dispatch")
+
+
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         problem = "is a folder" if path.is_dir() else "is no regular file" if path.exists() else "does not exist"
         raise CliError(f"'{path}' {problem}.", "give the path of the file with your functions, such as shop.py")
-    if path.stem in sys.modules and path.stem in (*sys.stdlib_module_names, "dispatch"):
+    if replaces_module(path.stem):
         raise CliError(f"'{path}' would replace the module '{path.stem}', which dispatch uses.", "rename the file")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:

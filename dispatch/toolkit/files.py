@@ -274,6 +274,9 @@ class _Reader:
             )
             return self._file
         self._file.rest = {key: value for key, value in document.items() if key not in OWN_KEYS}
+        for key in OWN_KEYS:
+            if key not in document and (meant := find_near_names(key, map(str, self._file.rest), 1)):
+                self._report.add_error(meant[0], f"an unknown key, and there is no '{key}'", f"rename it to '{key}'")
         # Actions have their ids before tools: a tool with the same name gets another one.
         actions = self._objects(document, "actions")
         for key, raw in actions:
@@ -413,7 +416,9 @@ class _Reader:
             return value
         if value is not None or is_required:
             what = f"{describe_kind(value)} instead of a text" if value is not None else "is missing"
-            self._report.add_error(f"{key}.{name}", f"'{name}' {what}", f'write {name}: "..."')
+            meant = find_near_names(name, map(str, raw), 1) if name not in raw else ()
+            fix = f"rename '{excerpt(meant[0])}' to '{name}', or " if meant else ""
+            self._report.add_error(f"{key}.{name}", f"'{name}' {what}", f'{fix}write {name}: "..."')
         return ""
 
     def _id(self, raw: dict[str, Any], key: str, default: str) -> str:

@@ -63,3 +63,10 @@ def test_help_tells_the_exit_codes(run: Run) -> None:
     text = " ".join(end.out.split())
     for part in ("0 success", "3 timeout", "4 transport", "5 throttled or rejected", "130 interrupted"):
         assert part in text
+
+
+def test_init_creates_no_file_that_would_replace_a_module_of_python(run: Run, tmp_path: Path) -> None:
+    end = run("init", "json")
+    assert end.code == 2
+    assert "'json.py' would replace the module 'json'" in end.err
+    assert not list(tmp_path.iterdir())

@@ -199,6 +199,21 @@ def test_a_tool_with_the_name_of_an_action(tmp_path: Path) -> None:
     assert view(Toolkit.load(file)) == view(toolkit)
 
 
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("action: [{name: Look}]", "rename it to 'actions'"),
+        ("tools: [{nam: find, module_path: shop}]", "rename 'nam' to 'name', or write name:"),
+        ("tools: [{name: find, module: shop}]", "rename 'module' to 'module_path', or write"),
+    ],
+)
+def test_a_key_with_a_spelling_mistake_is_told(text: str, fix: str, tmp_path: Path) -> None:
+    (tmp_path / "toolkit.yml").write_text(text)
+    with pytest.raises(CatalogError) as raised:
+        Toolkit.load(tmp_path / "toolkit.yml")
+    assert fix in raised.value.problems[0].fix
+
+
 @pytest.mark.parametrize("what", ["closure", "group", "name"])
 def test_what_a_file_cannot_hold_is_refused_by_name(what: str, tmp_path: Path) -> None:
     service = four_actions()
