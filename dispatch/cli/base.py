@@ -362,6 +362,8 @@ def _describe_error(error: Exception, verbose: bool) -> tuple[str, str, Exit]:
     if isinstance(error, _MISTAKES):
         return str(error), "", Exit.USAGE
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        if isinstance(error, FileExistsError) and not Path(os.fsdecode(error.filename)).is_dir():
+            return f"'{error.filename}' is a file, not a folder.", "name a folder", Exit.FAILED
         fix = "correct the path, or the permissions of the file or folder"
         return f"{error.strerror}: '{error.filename}'.", fix, Exit.FAILED
     if isinstance(error, list_expected_errors()):

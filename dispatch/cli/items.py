@@ -20,6 +20,7 @@ from dispatch.catalog import CatalogError, Folder, Problem
 from dispatch.catalog.descriptors import ItemError
 from dispatch.catalog.folder import MAX_FILE_BYTES, TOO_LARGE, show_path
 from dispatch.catalog.items import KINDS
+from dispatch.catalog.versions import is_version
 from dispatch.cli.base import (
     DEFAULT_CATALOG,
     CliError,
@@ -286,6 +287,11 @@ def put(
     elif (type is not None or key is not None) and item is not None and file is None:
         item, file = None, item
     target = parse_target(item, type, key)
+    name, at, version = target.key.rpartition("@")
+    if at and not is_version(version):
+        raise CliError(
+            f"'{excerpt(version)}' is not a SemVer version.", f"write for instance {target.kind}/{name}@2.0.0"
+        )
     if stdin and file not in (None, STDIN):
         raise CliError("The descriptor is given twice.", "give a FILE, or --stdin")
     if file is None and not stdin and raw is None:

@@ -122,6 +122,13 @@ def test_what_was_probably_meant_is_told(run: Run, tmp_path: Path) -> None:
     assert "fix: write for instance --version '^1.4'" in run("tools", "--version", "latest").err
 
 
+def test_a_file_in_place_of_a_folder_is_told(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("")
+    for command in ("rules", "dashboards"):
+        end = run(command, "export", "out")
+        assert (end.code, end.err) == (1, "Error: 'out' is a file, not a folder.\n  fix: name a folder\n")
+
+
 def test_json_is_valid_in_every_encoding(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     output = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     with monkeypatch.context() as patch:

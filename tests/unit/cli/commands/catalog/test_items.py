@@ -86,6 +86,7 @@ def test_trustgraphs_flags_name_the_same_item(run: Run, folder: Path, give: Any)
         (("put", "tool/sing", "-", "--type", "tool"), "The item is given twice."),
         (("put", "tool/sing", "nowhere.json"), "nowhere.json cannot be read"),
         (("put", "tool/sing", "tools"), "tools cannot be read"),
+        (("put", "tool/sing@2.0", "-"), "'2.0' is not a SemVer version."),
         (("put", "tool/a/b", "-"), "cannot be the name of a file"),
         (("put", "tool/../tool", "-"), "cannot be the name of a file"),
         (("put", "tool/.hidden", "-"), "cannot be the name of a file"),
