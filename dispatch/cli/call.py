@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final
 
+import msgspec
 import typer
 
 from dispatch._internal import find_near_names, join_alternatives
@@ -200,7 +201,7 @@ async def call_tool(
     """Connect, call, disconnect. With ``stream`` each chunk is printed to stdout as it arrives. A failed connection is a
     result like any other error."""
     chunks: list[str] = []
-    error: DispatchError | None = None
+    results: list[CallResult] = []
     started = time.monotonic()
     try:
         async with dispatcher:
@@ -208,26 +209,21 @@ async def call_tool(
             with report_wait(dispatcher, tool, policy, timeout, stream=stream) as timer:
                 if not stream:
                     return await dispatcher.execute(tool, given, user=user, timeout=timeout)
-                async for chunk in dispatcher.stream(tool, given, user=user, timeout=timeout):
+                async for chunk in dispatcher.stream(tool, given, user=user, timeout=timeout, on_result=results.append):
                     timer.cancel()
                     chunks.append(chunk)
                     if json:
                         print_json({"chunk": chunk})
                     else:
                         print_out(format_result(chunk), end="")
-    except DispatchError as failure:
-        error = failure
+    except DispatchError as error:
+        if not results:  # no request was made
+            results.append(CallResult(tool, error.outcome, error=error, duration=time.monotonic() - started))
     finally:
         # An interrupted line is terminated, so that the next output starts a new one.
         if not json and chunks and not chunks[-1].endswith("\n"):
             print_out("")
-    outcome = Outcome.SUCCESS if error is None else error.outcome
-    # These outcomes may have been decided locally, before a request was sent; without a stream they were.
-    is_local = not stream or outcome in (Outcome.INVALID_ARGUMENTS, Outcome.REJECTED, Outcome.TRANSPORT)
-    attempts = int(bool(chunks) or not is_local)
-    return CallResult(
-        tool, outcome, "".join(chunks), error, time.monotonic() - started, attempts=attempts, chunks=len(chunks)
-    )
+    return msgspec.structs.replace(results[-1], text="".join(chunks))
 
 
 def show(

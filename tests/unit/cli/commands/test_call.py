@@ -132,6 +132,9 @@ async def test_a_stream_as_json_is_a_line_per_chunk_and_one_for_the_result(capsy
     assert lines[:2] == [{"chunk": "one "}, {"chunk": "two"}]
     assert lines[2]["result"]["outcome"] == "success"
     assert lines[2]["result"]["chunks"] == 2
+    assert lines[2]["result"]["text"] == "one two"
+    assert lines[2]["result"]["request_id"]
+    assert lines[2]["result"]["instance"]
 
 
 def test_an_unknown_tool_is_told_before_anything_connects(run: Run, catalog_folder: Path) -> None:
