@@ -518,6 +518,10 @@ class Style(StrEnum):
     GEMINI = "gemini"
     MCP = "mcp"
 
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise ValueError(f"there is no style {value!r}. Fix: use one of {', '.join(cls)}.")
+
 
 class FittedSchema(NamedTuple):
     """A schema in a dialect.

@@ -83,6 +83,8 @@ class NamedFunction(Protocol):
 
 def list_tools(tools: Iterable[CallableTool | NamedFunction]) -> list[ModelTool | LocalTool]:
     """Return ``tools`` as a model uses them, with ``read_result`` if they are tools of a dispatcher."""
+    if not isinstance(tools, Iterable):
+        raise TypeError(f"tools must be a list, such as await dispatcher.tools(user=…), not {describe_type(tools)}.")
     found = [_convert(tool) for tool in tools]
     owned = next((tool for tool in found if isinstance(tool, BoundTool)), None)
     if owned is not None and all(tool.name != owned.result_reader.name for tool in found):

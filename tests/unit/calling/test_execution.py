@@ -69,6 +69,18 @@ async def test_a_plain_function_is_no_tool() -> None:
         function_calling_prompt([add])  # type: ignore[list-item]
 
 
+@pytest.mark.parametrize(
+    ("tools", "problem"),
+    [
+        (add, "tools must be a list, .* not the function add"),
+        (dispatch.connect("memory://"), "tools must be a list, .* not a Dispatcher"),
+    ],
+)
+async def test_what_is_no_list_of_tools_is_told(tools: Any, problem: str) -> None:
+    with pytest.raises(TypeError, match=problem):
+        await call_function(tools, call("add", a=1))
+
+
 async def test_a_text_without_calls_is_none() -> None:
     assert await call_function([LocalTool("add", add)], "I have no questions.") is None
 

@@ -377,3 +377,10 @@ def test_any_value_for_gemini_may_be_a_table_and_says_where_it_ends() -> None:
         kinds = array["items"]["anyOf"]
     assert "array" not in [each["type"] for each in kinds]
     assert fitted.widened == ("/rows: any value, offered without arrays deeper than 2 levels",)
+
+
+def test_an_unknown_style_lists_the_known_ones() -> None:
+    with pytest.raises(
+        ValueError, match=r"there is no style 'openai'\. Fix: use one of openai-chat, openai-responses, "
+    ):
+        Style("openai")
