@@ -134,7 +134,9 @@ def find_violations(records: Sequence[Record], executions: bytes, faults: Iterab
     causes = _Causes(faults)
     for number, record in sorted(failed, key=lambda each: each[1].started):
         if not causes.assign(record):
-            violations.append(f"call {number} ended as {describe(record)} without a fault that explains it")
+            violations.append(
+                f"call {number} ended as {describe(record)} without a fault that explains it{causes.describe_last(record)}"
+            )
     return violations
 
 
@@ -157,6 +159,15 @@ class _Causes:
                 capacity[fault] -= 1
                 return True
         return False
+
+
+    def describe_last(self, record: Record) -> str:
+        """Return which fault began last before the end of the record, for a person who looks for the cause."""
+        before = [fault for fault in self._faults if fault.start <= record.finished]
+        if not before:
+            return ""
+        last = max(before, key=lambda fault: fault.start)
+        return f"; {record.finished - last.start:.1f} s after the begin of '{last.name}'"
 
 
 def describe(record: Record) -> str:

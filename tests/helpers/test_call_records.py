@@ -66,7 +66,7 @@ def test_violations(each: Record, executed: int, violation: str) -> None:
 def test_a_fault_explains_as_many_calls_as_it_can_have_hit() -> None:
     two = [record(End.MAYBE_EXECUTED), record(End.MAYBE_EXECUTED)]
     assert find_violations(two, bytes(2), [KILL]) == [
-        "call 1 ended as maybe_executed (instance-lost) without a fault that explains it"
+        "call 1 ended as maybe_executed (instance-lost) without a fault that explains it; 1.0 s after the begin of 'kill'"
     ]
     assert find_violations(two, bytes(2), [KILL, replace(KILL, name="later", end=14.0)]) == []
     crash = Fault("crash", 10.0, 12.0, max_unfinished=1)

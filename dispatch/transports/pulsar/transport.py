@@ -729,8 +729,8 @@ class DurableSubscription:
                 delivery.acknowledge()
 
     def begin(self, id: bytes, then: Callable[[], object]) -> None:
-        """Call ``then`` for the settled message ``id``, unless that was done for a copy. After a consumer was killed, the
-        broker has been seen to deliver an entry twice to another one, which had not acknowledged it yet."""
+        """Call ``then`` for the settled message ``id``, unless that was done for a copy: the broker may deliver a message
+        again that is not acknowledged yet."""
         if id not in self._begun:
             self._begun[id] = None
             if len(self._begun) > MAX_SETTLED:
