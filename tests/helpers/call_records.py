@@ -160,7 +160,6 @@ class _Causes:
                 return True
         return False
 
-
     def describe_last(self, record: Record) -> str:
         """Return which fault began last before the end of the record, for a person who looks for the cause."""
         before = [fault for fault in self._faults if fault.start <= record.finished]
