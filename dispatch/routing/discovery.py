@@ -134,7 +134,8 @@ class Discovery:
 
     def watch_missing(self, channel: TopicChannel) -> None:
         """A call waits where no instance is known: say so after :data:`WARN_MISSING_S`, once until there is an answer."""
-        if not channel.is_missing_reported and "missing" not in channel.timers:
+        is_served = channel.hello is None and channel.has_replied
+        if not (channel.is_missing_reported or is_served or "missing" in channel.timers):
             channel.call_later("missing", WARN_MISSING_S, self._report_missing, channel, self._now())
 
     def _report_missing(self, channel: TopicChannel, began: float) -> None:

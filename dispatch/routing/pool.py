@@ -393,8 +393,9 @@ class InstancePool:
         channel, instance = self._places[name]
         if instance.is_suspect:
             return False
-        # A topic on which perhaps nothing listens is as good as none while other instances can be reached.
-        if not instance.is_named and not channel.can_send(self._clock(), needs_instance=False, repeatable=False):
+        # The topic of an instance that is gone is as good as none while other instances can be reached.
+        is_left = not instance.is_named and channel.had_instances
+        if is_left and not channel.can_send(self._clock(), needs_instance=False, repeatable=False):
             return False
         guards = self._asking
         return guards is None or guards.admits(name)

@@ -150,7 +150,7 @@ def test_a_call_may_be_an_object_of_an_sdk_and_must_be_a_call() -> None:
             for call in (object(), {"role": "user", "content": "hi"}):
                 with pytest.raises(ValueError, match="Pass one call of a model's message"):
                     await execute(dispatcher, call, style="openai-chat")
-            with pytest.raises(ValueError, match="not a valid Style"):
+            with pytest.raises(ValueError, match="there is no style 'openai'"):
                 await execute(dispatcher, SdkCall(), style="openai")
 
     asyncio.run(run())

@@ -48,6 +48,8 @@ class Correlation:
 class Way:
     """A channel, as far as a fleet looks at it."""
 
+    had_instances = False
+
     def __init__(self, *names: str) -> None:
         self.instances = Instances[SessionInstance]()
         self.shared = SharedTopic("topic", cast(Any, None), "replies", cast(Any, Correlation))
