@@ -1007,7 +1007,7 @@ class Attempts:
             # The broker distributes the requests, so one of many instances may refuse its part.
             channel.refused_since = min(channel.refused_since, now)
             lasting = max(DISCOVERY_S, attempt.call.guards.usual.value(now) or 0.0)
-            attempt.counts_for_tool = now >= channel.refused_since + lasting
+            attempt.counts_for_tool &= now >= channel.refused_since + lasting
 
     async def _find_other(self, attempt: Attempt, pool: InstancePool, settled: Settled) -> InstancePool | None:
         """An instance has declined the request of an attempt: prepare that for another one, and return the pool; None: no

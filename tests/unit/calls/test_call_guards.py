@@ -700,3 +700,28 @@ async def test_the_places_of_a_tool_on_a_shared_topic_hold_while_nothing_is_answ
         assert gate.most == 4
         gate.event.set()
         await asyncio.gather(*calls)
+
+
+async def test_a_listed_topic_that_answers_nothing_but_refusals_does_not_pause_the_tool() -> None:
+    """The other topic of the service has asked for no pause."""
+
+    async def hang(_arguments: object) -> str:
+        await asyncio.sleep(20)
+        return "late"
+
+    topics = {name: {key: f"{topic}-{name}" for key, topic in PERSISTENT.items()} for name in ("small", "large")}
+    listed = [
+        {"id": name, **{key.replace("_", "-"): topic for key, topic in each.items()}} for name, each in topics.items()
+    ]
+    async with (
+        serving(hang, **topics["small"], **SMALL),
+        serving(lambda _: "done", **topics["large"]),
+        dispatching(catalog(service={**ON_DISK, "instances": listed}), policy=Policy(retry=None)) as dispatcher,
+    ):
+        calls = []
+        for _ in range(60):
+            calls.append(asyncio.create_task(dispatcher.execute("work")))
+            await advance(0.1)
+        outcomes = Counter(each.outcome for each in await asyncio.gather(*calls))
+        assert outcomes[Outcome.THROTTLED] > 1
+        assert outcomes[Outcome.REJECTED] == 0
