@@ -174,11 +174,11 @@ def unreachable(url: str) -> TransportError:
     )
 
 
-def no_free_file(url: str) -> TransportError:
-    """Return the error of a connection for which this process could open no file descriptor."""
+def too_many_open_files(url: str) -> TransportError:
+    """Return the error of a connection that this process could not open: its file descriptors are used up."""
     return _not_sent(
         ErrorType.UNREACHABLE,
-        f"{url} was not tried, because this process has as many files open as it may. Raise the limit (`ulimit -n`, "
+        f"{url} was not tried, because this process has reached its limit of open files. Raise the limit (`ulimit -n`, "
         "LimitNOFILE= of systemd), or close what is not needed.",
     )
 

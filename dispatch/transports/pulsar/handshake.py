@@ -24,8 +24,8 @@ from dispatch.transports.errors import (
     UnresolvedHostError,
     bad_address,
     connection_refused,
-    no_free_file,
     no_token,
+    too_many_open_files,
     unauthorized,
     unreachable,
     untrusted,
@@ -143,7 +143,7 @@ async def _shake_hands_with(
         raise UnresolvedHostError(url, host) from None
     except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError) as error:
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-            raise no_free_file(url) from None
+            raise too_many_open_files(url) from None
         raise unreachable(url) from None
 
 

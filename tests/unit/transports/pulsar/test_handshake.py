@@ -56,8 +56,8 @@ def nobody() -> Iterator[str]:
 
 
 @contextmanager
-def no_free_file() -> Iterator[None]:
-    """This process can open no further file."""
+def file_descriptors_used_up() -> Iterator[None]:
+    """The limit of open files is reached in this block."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken = [os.dup(0)]
     resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0], hard))
@@ -73,11 +73,11 @@ def no_free_file() -> Iterator[None]:
 
 
 @pytest.mark.wall_clock
-async def test_a_process_without_a_free_file_is_told_so(nobody: str) -> None:
-    with no_free_file():
+async def test_the_limit_of_open_files_is_named_as_the_cause(nobody: str) -> None:
+    with file_descriptors_used_up():
         problem = await refused(f"pulsar://{nobody}")
     assert problem.type == "unreachable"
-    assert "as many files open as it may" in problem.message
+    assert "its limit of open files" in problem.message
     assert "ulimit -n" in problem.message
 
 
