@@ -34,7 +34,7 @@ from dispatch.calls.error_messages import (
     error_from_unserved_topic,
     name_missing_argument,
 )
-from dispatch.calls.guards import ToolGuards
+from dispatch.calls.guards import UNRESPONSIVE_S, ToolGuards
 from dispatch.calls.resolution import ResolvedTool
 from dispatch.errors import DispatchError, ErrorType, Origin, Outcome, ToolError, TransportError
 from dispatch.messaging.request import READER_IDLE, TOOL_IDLE, Answer, Lost, Refused, Request, Settled, Tally, TimedOut
@@ -372,6 +372,7 @@ class Attempt(msgspec.Struct, eq=False):
         counts_for_instance, counts_for_tool: whether outlier detection and the circuit breaker count the failure.
         remembered: the instance remembers idempotency keys and is still there.
         has_ended: its stream has, and its permits were returned.
+        watch: timer of a request at a topic on which nothing has replied.
         claimed: the claim on the idempotency key for the instance of the last request, and the holder before it.
     """
 
@@ -402,6 +403,7 @@ class Attempt(msgspec.Struct, eq=False):
     counts_for_instance: bool = True
     counts_for_tool: bool = True
     remembered: bool = False
+    watch: asyncio.TimerHandle | None = None
     claimed: tuple[Claim, Instance | None] | None = None
 
     @property
@@ -618,6 +620,8 @@ class Attempt(msgspec.Struct, eq=False):
         :meth:`finish`."""
         request, self.request = self.request, NULL_REQUEST
         selected, self.selected = self.selected, None
+        if self.watch is not None:
+            self.watch.cancel()
         if selected is None:
             request.on_end(self.outcome, self.error, instance="", sent=self.sent)
             return
@@ -802,6 +806,8 @@ class Attempts:
                 selected = self._select(attempt, pool)  # d
                 request = attempt.create_request(self._loop, pool.tally)
                 selected.instance.send(request, attempt)  # e
+                if pool.is_balanced and request.is_repeatable and not selected.channel.is_served:
+                    self._watch_unserved(attempt, request, pool, selected.channel)
                 settled = None if request.waiter is None else await request  # None: its chunks are read
                 if settled is not None:
                     attempt.conclude(settled)
@@ -1008,6 +1014,19 @@ class Attempts:
             channel.refused_since = min(channel.refused_since, now)
             lasting = max(DISCOVERY_S, attempt.call.guards.usual.value(now) or 0.0)
             attempt.counts_for_tool &= now >= channel.refused_since + lasting
+
+    def _watch_unserved(
+        self, attempt: Attempt, request: Request, pool: InstancePool, channel: Channel, waited: float = 0.0
+    ) -> None:
+        """End a repeatable request at a listed topic on which nothing has replied, so that it is sent to another instance:
+        once others have replied, and would have answered it in the time that it has ``waited``."""
+        if channel.is_served:
+            return
+        if pool.is_served and attempt.call.guards.is_overdue(waited):
+            request.settle(Lost(Failure.REPLACED, may_have_run=False))
+        else:
+            again = partial(self._watch_unserved, attempt, request, pool, channel, waited + UNRESPONSIVE_S)
+            attempt.watch = self._loop.call_later(UNRESPONSIVE_S, again)
 
     async def _find_other(self, attempt: Attempt, pool: InstancePool, settled: Settled) -> InstancePool | None:
         """An instance has declined the request of an attempt: prepare that for another one, and return the pool; None: no

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache, partial
-from math import inf, log
+from math import exp, inf, log
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -290,6 +290,11 @@ class ToolGuards:
             before = now - max(UNRESPONSIVE_S, UNRESPONSIVE_FACTOR * answer)
             if self.answered_at > before:
                 pool.suspend_overtaken(self.label, before)
+
+    def is_overdue(self, waited: float) -> bool:
+        """Return whether the service would have answered a request that has waited for so many seconds."""
+        usual = self._usual_log
+        return usual is not None and waited >= max(UNRESPONSIVE_S, UNRESPONSIVE_FACTOR * exp(usual))
 
     def record_slowness(self, duration: float) -> float:
         """Record the duration of an answered attempt. Return the logarithm of its ratio to the tool's usual one: the

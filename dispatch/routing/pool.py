@@ -203,6 +203,11 @@ class InstancePool:
         return max((channel.joined_at for _, _, channel in self._channels), default=-inf)
 
     @property
+    def is_served(self) -> bool:
+        """Whether an instance has announced itself, or anything has replied, at any time."""
+        return any(channel.is_served for _, _, channel in self._channels)
+
+    @property
     def known(self) -> int:
         """Number of instances known by name."""
         count = 0
@@ -396,6 +401,9 @@ class InstancePool:
         # The topic of an instance that is gone is as good as none while other instances can be reached.
         is_left = not instance.is_named and channel.had_instances
         if is_left and not channel.can_send(self._clock(), needs_instance=False, repeatable=False):
+            return False
+        # A listed topic on which nothing has replied has one request at a time, while other instances reply.
+        if not instance.is_named and channel.requests.count and not channel.is_served and self.is_served:
             return False
         guards = self._asking
         return guards is None or guards.admits(name)

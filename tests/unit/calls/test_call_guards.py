@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from dispatch import (
+    CallResult,
     CallTimeoutError,
     Catalog,
     Dispatcher,
@@ -599,6 +600,14 @@ ON_DISK = {key.replace("_", "-"): topic for key, topic in PERSISTENT.items()}
 SMALL = {"concurrency": 1, "max_queue": 0}
 
 
+def list_instances(*names: str) -> tuple[dict[str, dict[str, str]], list[dict[str, str]]]:
+    """Return topics for each instance, and how a descriptor lists them."""
+    topics = {name: {key: f"{topic}-{name}" for key, topic in PERSISTENT.items()} for name in names}
+    return topics, [
+        {"id": name, **{key.replace("_", "-"): topic for key, topic in each.items()}} for name, each in topics.items()
+    ]
+
+
 @pytest.mark.parametrize("is_repeatable", [False, True])
 async def test_one_overloaded_instance_on_a_shared_topic_does_not_pause_the_tool(is_repeatable: bool) -> None:
     """The broker distributes the requests, so the others get theirs all the same."""
@@ -706,22 +715,68 @@ async def test_a_listed_topic_that_answers_nothing_but_refusals_does_not_pause_t
     """The other topic of the service has asked for no pause."""
 
     async def hang(_arguments: object) -> str:
-        await asyncio.sleep(20)
+        await asyncio.sleep(20 if calls else 0)
         return "late"
 
-    topics = {name: {key: f"{topic}-{name}" for key, topic in PERSISTENT.items()} for name in ("small", "large")}
-    listed = [
-        {"id": name, **{key.replace("_", "-"): topic for key, topic in each.items()}} for name, each in topics.items()
-    ]
+    calls: list[asyncio.Task[CallResult]] = []
+    topics, listed = list_instances("small", "large")
     async with (
         serving(hang, **topics["small"], **SMALL),
         serving(lambda _: "done", **topics["large"]),
         dispatching(catalog(service={**ON_DISK, "instances": listed}), policy=Policy(retry=None)) as dispatcher,
     ):
-        calls = []
+        await asyncio.gather(dispatcher.call("work"), dispatcher.call("work"))  # each of them has replied
         for _ in range(60):
             calls.append(asyncio.create_task(dispatcher.execute("work")))
             await advance(0.1)
         outcomes = Counter(each.outcome for each in await asyncio.gather(*calls))
         assert outcomes[Outcome.THROTTLED] > 1
         assert outcomes[Outcome.REJECTED] == 0
+
+
+async def test_reads_at_a_listed_topic_that_nothing_serves_go_to_the_other_one() -> None:
+    """They go there as soon as an answer would have come; the default policy leaves a slow tool all its time."""
+    topics, listed = list_instances("absent", "present")
+    async with (
+        serving(lambda _: asyncio.sleep(0.5, "done"), **topics["present"]),
+        dispatching(catalog(service={**ON_DISK, "instances": listed}, work={"read-only": True})) as dispatcher,
+    ):
+        began = now()
+        assert await asyncio.gather(*(dispatcher.call("work") for _ in range(64))) == ["done"] * 64
+        assert now() - began < 3
+
+
+async def test_a_listed_topic_on_which_nothing_has_replied_gets_one_request_at_a_time() -> None:
+    """As long as another one replies, and until it has replied itself: then it has its share."""
+    topics, listed = list_instances("late", "early")
+    async with (
+        serving(lambda _: asyncio.sleep(0.01, "early"), **topics["early"]),
+        dispatching(catalog(service={**ON_DISK, "instances": listed})) as dispatcher,
+    ):
+        calls = []
+        for _ in range(100):
+            calls.append(asyncio.create_task(dispatcher.execute("work")))
+            await advance(0.1)
+        async with serving(lambda _: asyncio.sleep(0.01, "late"), **topics["late"]):
+            outcomes = Counter(each.outcome for each in await asyncio.gather(*calls))
+            assert outcomes[Outcome.SUCCESS] >= 99
+            answers = Counter([await dispatcher.call("work") for _ in range(100)])
+            assert answers["late"] >= 45
+
+
+async def test_reads_at_a_listed_topic_with_a_slow_tool_stay_there() -> None:
+    began: list[str] = []
+
+    async def work(name: str) -> str:
+        began.append(name)
+        await asyncio.sleep(10 if name == "first" else 12)
+        return name
+
+    topics, listed = list_instances("first", "second")
+    async with (
+        serving(lambda _: work("first"), **topics["first"]),
+        serving(lambda _: work("second"), **topics["second"]),
+        dispatching(catalog(service={**ON_DISK, "instances": listed}, work={"read-only": True})) as dispatcher,
+    ):
+        answers = await asyncio.gather(*(dispatcher.call("work") for _ in range(10)))
+        assert Counter(answers) == Counter(began) == {"first": 5, "second": 5}

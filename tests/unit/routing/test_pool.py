@@ -49,6 +49,7 @@ class Way:
     """A channel, as far as a fleet looks at it."""
 
     had_instances = False
+    is_served = True
 
     def __init__(self, *names: str) -> None:
         self.instances = Instances[SessionInstance]()
