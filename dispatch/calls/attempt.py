@@ -983,9 +983,7 @@ class Attempts:
         """The first chunk of a stream has arrived."""
         if not selected.instance.is_named:
             selected.channel.streams += 1
-            selected.channel.has_replied = True
-            if request.instance is None:
-                selected.channel.record_answer(self._now())
+            selected.channel.record_reply(request.instance, self._now())
 
     def _conclude_shared(self, attempt: Attempt, selected: SelectedInstance, settled: Settled) -> None:
         """The request of an attempt at a topic that all instances share has ended."""
@@ -1004,9 +1002,7 @@ class Attempts:
             )
         elif type(settled) is Answer:
             now = self._now()
-            channel.has_replied = True
-            if settled.instance is None:
-                channel.record_answer(now)
+            channel.record_reply(settled.instance, now)
             if settled.refused is None:
                 channel.refused_since = math.inf
                 return

@@ -134,15 +134,13 @@ class Discovery:
 
     def watch_missing(self, channel: TopicChannel) -> None:
         """A call waits where no instance is known: say so after :data:`WARN_MISSING_S`, once until there is an answer."""
-        is_served = channel.hello is None and channel.has_replied
+        is_served = channel.hello is None and channel.is_served
         if not (channel.is_missing_reported or is_served or "missing" in channel.timers):
             channel.call_later("missing", WARN_MISSING_S, self._report_missing, channel, self._now())
 
     def _report_missing(self, channel: TopicChannel, began: float) -> None:
         channel.timers.pop("missing", None)
-        is_answered = len(channel.instances) or channel.joined_at >= began or channel.answered_at >= began
-        if channel.hello is None:
-            is_answered = channel.has_replied
+        is_answered = len(channel.instances) or channel.joined_at >= began or channel.replied_at >= began
         if is_answered or not (channel.waiting or channel.requests.count):
             return
         channel.is_missing_reported = True

@@ -386,14 +386,12 @@ class Channel:
         met_at: when the first instance became known, while none was.
         streams: those in flight over the shared topic that have begun.
         refused_since: when the shared topic's requests began to be refused, without an answer since; infinite: they are not.
-        has_replied: something has replied over the shared topic, at any time.
         hello, hello_at, had_instances, is_known, is_served: see :class:`TopicChannel`.
     """
 
     __slots__ = (
         "_turns",
         "connection",
-        "has_replied",
         "instances",
         "joined_at",
         "met_at",
@@ -419,7 +417,6 @@ class Channel:
         self.shared: SharedTopic | None = None
         self.requests = InFlight()
         self.streams = 0
-        self.has_replied = False
         self.refused_since = math.inf
         self.joined_at = self.met_at = -math.inf
         self._turns: dict[asyncio.Future[None], None] = {}
@@ -443,8 +440,8 @@ class Channel:
     def watch_missing(self) -> None:
         """A request was sent to the shared topic."""
 
-    def record_answer(self, now: float) -> None:
-        """A third-party service has answered over the shared topic."""
+    def record_reply(self, instance: str | None, now: float) -> None:
+        """Something has replied over the shared topic; ``instance``: its name, None if it is a third party's."""
 
     def retire(self, instance: Any) -> None:
         """``instance`` accepts nothing new."""
@@ -514,6 +511,7 @@ class TopicChannel(Channel):
         gathers_until: instances have just announced themselves, and their handshakes are under way: calls wait for these, so
             that the first instance does not get all of them.
         spreads_until: further instances may be about to announce themselves: :data:`MAX_FIRST` at once meanwhile.
+        replied_at: when anything last replied over the shared topic.
         answered_at: when a third-party service last answered over the shared topic.
         is_missing_reported: the log says that no instance has announced itself.
         timers: by their purpose, one of each; :meth:`close` cancels them.
@@ -531,6 +529,7 @@ class TopicChannel(Channel):
         "is_missing_reported",
         "met",
         "publisher",
+        "replied_at",
         "reply_topic",
         "spreads_until",
         "timers",
@@ -563,7 +562,7 @@ class TopicChannel(Channel):
         self.had_instances = False
         self.asked_since = asked_since
         self.gathers_until = self.spreads_until = 0.0
-        self.answered_at = -math.inf
+        self.replied_at = self.answered_at = -math.inf
         self.is_missing_reported = False
         self.timers: dict[str, asyncio.TimerHandle] = {}
 
@@ -575,7 +574,7 @@ class TopicChannel(Channel):
     @property
     def is_served(self) -> bool:  # type: ignore[override] # likewise
         """Whether an instance has announced itself, or anything has replied, at any time."""
-        return self.had_instances or self.has_replied
+        return self.had_instances or self.replied_at > -math.inf
 
     @property
     def opening_error(self) -> TransportError | None:
@@ -630,8 +629,11 @@ class TopicChannel(Channel):
         if self.discovery is not None:
             self.discovery.retire(instance)
 
-    def record_answer(self, now: float) -> None:
-        """Record that a third-party service has answered over the shared topic."""
+    def record_reply(self, instance: str | None, now: float) -> None:
+        """See :class:`Channel`."""
+        self.replied_at = now
+        if instance is not None:
+            return
         is_first, self.answered_at = self.answered_at == -math.inf, now
         if is_first:
             self.next_turn()
