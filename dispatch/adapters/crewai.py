@@ -64,10 +64,10 @@ class _DispatchTool(BaseTool):
     _tool: ModelTool = PrivateAttr()
     _loop: asyncio.AbstractEventLoop = PrivateAttr()
 
-    def _run(self, **arguments: Any) -> str | ToolFailure:
+    def _run(self, /, **arguments: Any) -> str | ToolFailure:
         return _finish(wait_for_answer(self._tool.answer(arguments), self._loop, self.name))
 
-    async def _arun(self, **arguments: Any) -> str | ToolFailure:
+    async def _arun(self, /, **arguments: Any) -> str | ToolFailure:
         if asyncio.get_running_loop() is self._loop:
             return _finish(await self._tool.answer(arguments))
         # CrewAI runs some agents on an event loop of another thread.

@@ -459,7 +459,7 @@ class McpConnection:
         self._client = client
         self._stack = stack
 
-    async def call(self, tool_name: str, **arguments: Any) -> str:
+    async def call(self, tool_name: str, /, **arguments: Any) -> str:
         """Call a tool and return its result as text.
 
         Raises:

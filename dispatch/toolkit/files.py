@@ -89,7 +89,7 @@ class _ImportedFunction:
         self._module_path = module_path
         self._function: Any = None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if self._function is None:
             self._function = self._import()
         return self._function(*args, **kwargs)

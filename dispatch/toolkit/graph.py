@@ -274,7 +274,7 @@ class ToolGroupConfig:
 class ToolConnection(Protocol):
     """A connection to the server of a group."""
 
-    async def call(self, tool_name: str, **kwargs: Any) -> Any:
+    async def call(self, tool_name: str, /, **kwargs: Any) -> Any:
         """Call a tool of the group."""
 
     async def list_tools(self) -> list[Any]:
@@ -475,7 +475,7 @@ class McpService(ToolGroup):
             await connection.close()
         return [McpTool(each.name, _describe(each), self, id=f"{self.get_id()}/{each.name}") for each in listed]
 
-    async def call(self, tool_name: str, **arguments: Any) -> Any:
+    async def call(self, tool_name: str, /, **arguments: Any) -> Any:
         """Call a tool of the server."""
         connection = await self.create_connection()
         try:
@@ -496,7 +496,10 @@ class McpTool(Tool):
         async def call_tool(**arguments: Any) -> Any:
             return await tool_group.call(name, **arguments)
 
-        function = tool_group.call if is_whole else call_tool
+        async def call_any(tool_name: str, **arguments: Any) -> Any:
+            return await tool_group.call(tool_name, **arguments)
+
+        function = call_any if is_whole else call_tool
         super().__init__(name, description, function, ToolType.MCP_TOOL, id=id)
         self._tool_group = tool_group
         self.is_whole = is_whole

@@ -112,7 +112,7 @@ class ToolServiceImpl:
         """Return the arguments of the tool."""
         return self.arguments
 
-    async def invoke(self, **arguments: Any) -> str:
+    async def invoke(self, /, **arguments: Any) -> str:
         """Call the tool and return its result.
 
         Raises:

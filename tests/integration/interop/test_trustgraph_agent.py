@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import pytest
@@ -201,6 +202,19 @@ async def test_a_tool_of_the_catalogue_keeps_its_policy_and_permissions(url: str
         agent._user.reset(reset)
         assert isinstance(allowed, Action)
         assert "a limerick about cats" in allowed.observation
+
+
+async def test_an_argument_may_be_named_self(url: str, topic: str) -> None:
+    class Echo(dispatch.ToolService):
+        async def invoke(self, config: dict[str, Any], arguments: dict[str, Any], user: str = "") -> Any:
+            return arguments["self"]
+
+    install()
+    async with dispatch.ToolServer(Echo(), url, service=topic), agent_of(url, topic) as trustgraph:
+        queues = (f"non-persistent://tg/{kind}/{topic}" for kind in ("request", "response"))
+        argument = SimpleNamespace(name="self", type="string", description="Text.")
+        tool = ToolServiceImpl(None, *queues, arguments=[argument], processor=trustgraph)
+        assert await tool.invoke(self="me") == "me"
 
 
 def test_the_names_are_rebound_where_they_were_imported() -> None:

@@ -63,7 +63,8 @@ def test_a_server_is_called_and_lists_its_tools(tmp_path: Path, transport: dict[
         tools = await server.list_tools()
         assert {"add", "text.upper", "wait"} <= {tool.name for tool in tools}
         await asyncio.to_thread(ToolkitService(toolkit).add_tool_group, server, [(action, 1.0)])
-        assert await find_tool(toolkit, "text.upper").function(text="abc") == "ABC"
+        named = {"text": "abc", "tool_name": "x", "self": "y"}
+        assert await find_tool(toolkit, "text.upper").function(**named) == "ABC"
 
     asyncio.run(run())
 

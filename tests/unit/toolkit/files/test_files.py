@@ -101,7 +101,7 @@ class Server:
         self.log.append(f"connect {config.name}")
         return self
 
-    async def call(self, tool_name: str, **arguments: Any) -> str:
+    async def call(self, tool_name: str, /, **arguments: Any) -> str:
         return f"{tool_name} {arguments}"
 
     async def list_tools(self) -> list[Any]:
@@ -135,6 +135,8 @@ async def test_the_listed_tools_of_a_server_replace_the_one_that_stands_for_them
     opened = toolkit.get_tool("group:Browser/open")
     assert opened.description == 'Opens.\n\tInput Schema (Args):\n{\n    "type": "object"\n}'
     assert await opened.function(url="x") == "open {'url': 'x'}"
+    named = {"tool_name": "x", "self": "y"}
+    assert await opened.function(**named) == f"open {named}"
     toolkit.save(tmp_path / "saved.yml")
     loaded = Toolkit.load(tmp_path / "saved.yml", connect_mcp=server.connect)
     assert view(loaded) == view(toolkit)
