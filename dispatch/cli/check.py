@@ -17,9 +17,8 @@ from msgspec.structs import asdict
 
 from dispatch._internal import excerpt, join_names
 from dispatch.calls.resolution import ResolvedTool, ToolResolver
-from dispatch.catalog import Catalog, Problem, ServiceDescriptor, Severity, ToolDescriptor
+from dispatch.catalog import Catalog, CatalogError, Problem, ServiceDescriptor, Severity, ToolDescriptor
 from dispatch.cli.base import (
-    CliError,
     Exit,
     Settings,
     align_columns,
@@ -100,20 +99,22 @@ def check(
     The exit code is 1 if there is an error; warnings and notes do not count. A broker is used only with --trustgraph.
     """
     relay_config: RelayConfig | None = None
-    if relay is not None:
-        try:
-            relay_config = RelayConfig.load(relay)
-        except RelayError as error:
-            raise CliError(str(error), "", Exit.FAILED) from None
-        settings.catalog, settings.workspace = list(relay_config.catalog), settings.workspace or relay_config.workspace
-        settings.policy, settings.grants = relay_config.policy, relay_config.grants
-        settings.broker = settings.broker or relay_config.broker
-    if folders:
-        settings.catalog = folders
-    snapshot = read_given_sources(settings, "dispatch check")
-    sources = list_checked_sources(snapshot)
+    sources: list[CheckedSource] = []
     problems: list[Problem] = []
-    catalog = None if snapshot.failures else snapshot.catalog
+    catalog: Catalog | None = None
+    try:
+        if relay is not None:
+            relay_config = RelayConfig.load(relay)
+            settings.catalog, settings.policy = list(relay_config.catalog), relay_config.policy
+            settings.workspace = settings.workspace or relay_config.workspace
+            settings.grants = relay_config.grants
+            settings.broker = settings.broker or relay_config.broker
+        if folders:
+            settings.catalog = folders
+        snapshot = read_given_sources(settings, "dispatch check")
+        sources, catalog = list_checked_sources(snapshot), None if snapshot.failures else snapshot.catalog
+    except (RelayError, CatalogError) as error:  # in the file that names what is read
+        problems += error.problems
     user: Mapping[str, Any] | None = {}
     if settings.policy_file is not None:
         user, wrong = check_policy_file(settings.policy_file)

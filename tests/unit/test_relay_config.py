@@ -251,9 +251,11 @@ def test_an_admin_endpoint_without_its_extra_is_told_at_once(
 def test_check_and_relay_report_the_mistakes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change(folder / "relay.json", concurrency=0)
     assert main(["check", "--relay", str(folder / "relay.json")]) == 1
-    shown = capsys.readouterr().err
+    shown = capsys.readouterr().out
     assert main(["relay", "--config", str(folder / "relay.json")]) == 2
-    assert capsys.readouterr().err == shown
+    mistake = "concurrency: 'concurrency' is a number, not a whole number above 0"
+    assert mistake in shown
+    assert mistake in capsys.readouterr().err
     assert 'write "concurrency": 1024' in shown
 
 

@@ -52,6 +52,18 @@ def test_json_has_them_all(run: Run, catalog_folder: Path) -> None:
     assert all(set(problem) == {"source", "file", "key", "problem", "fix", "severity"} for problem in errors)
 
 
+@pytest.mark.parametrize("what", [["mcp.json"], ["--relay", "relay.json"]])
+def test_json_has_the_mistakes_of_the_file_that_names_what_is_read(run: Run, tmp_path: Path, what: list[str]) -> None:
+    (tmp_path / "mcp.json").write_text('{"mcpServers": 7}')
+    (tmp_path / "relay.json").write_text('{"servces": 3, "drain": "x"}')
+    end = run("check", *what, "--json")
+    assert (end.code, end.err, end.json["ok"], end.json["tools"]) == (1, "", False, None)
+    shown = run("check", *what)
+    assert (shown.code, shown.err) == (1, "")
+    assert len(end.json["problems"]) == shown.out.count("\n  fix: ") == len(what)
+    assert {problem["file"] for problem in end.json["problems"]} == {what[-1]}
+
+
 @pytest.mark.process
 def test_mistakes_in_a_file_of_mcp_servers_have_key_and_fix(run: Run, tmp_path: Path) -> None:
     (tmp_path / "mcp.json").write_text('{"mcpServers": {"one": {"comand": "x"}, "two": {"command": "/nowhere"}}}')
@@ -67,9 +79,8 @@ def test_mistakes_in_a_file_of_mcp_servers_have_key_and_fix(run: Run, tmp_path: 
 
 def test_a_file_of_a_folder_is_no_catalogue(run: Run, catalog_folder: Path) -> None:
     end = run("check", str(catalog_folder / "tool" / "tell-joke.json"))
-    assert end.code == 2
-    assert "a descriptor of dispatch, not a configuration of MCP servers. Fix: name the folder" in end.err
-    assert end.err.count("\n") == 2
+    assert (end.code, end.err) == (1, "")
+    assert "a descriptor of dispatch, not a configuration of MCP servers\n  fix: name the folder" in end.out
 
 
 def test_warnings_are_shown_and_are_no_failure(run: Run, catalog_folder: Path) -> None:
@@ -136,7 +147,7 @@ def test_a_tool_may_use_the_service_of_another_source(run: Run, tmp_path: Path) 
         ({}, "[", "mcp.json: not JSON:"),
         ({}, '{"mcpServers": 7}', "mcp.json: mcpServers: the servers are a number, not an object"),
         ({}, '{"mcpServers": {"it": {"comand": "x"}}}', "mcp.json: it: command: neither 'command' nor 'url' is given"),
-        ([], "{}", "relay.json: the document is a list, not an object. Fix: write {"),
+        ([], "{}", "relay.json: the document is a list, not an object\n  fix: write {"),
     ],
 )
 def test_all_that_a_relay_reads_is_checked(run: Run, tmp_path: Path, config: Any, servers: str, expected: str) -> None:
