@@ -221,7 +221,7 @@ async def call_function(
         One result for each call, failed ones included; None when the output calls nothing.
 
     Raises:
-        TypeError: one of ``tools`` has no name, such as a plain function.
+        TypeError: one of ``tools`` has no name, such as a plain function; or ``text`` is neither text nor a decoded message.
     """
     await yield_to_others()
     offered = await tools if isinstance(tools, Awaitable) else tools

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from types import NoneType
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import structs
 
-from dispatch._internal import quote_excerpt
+from dispatch._internal import check_instance, quote_excerpt
 from dispatch.calling.json_repair import MAX_DEPTH, JsonFaultError, JsonValue, MarkFinder, is_deeper, read_json
 from dispatch.documents import describe_kind
 
@@ -226,8 +227,16 @@ def _read_bare(value: Any) -> list[ParsedCall]:
     return _limit(convert_value(JsonValue(value, 0), CallForm.TOOL_CALL, Place(0, 1, 1)))
 
 
+_SCALARS: Final = (str, int, float, NoneType)
+_DECODED: Final = "a text (bytes.decode()) or a message in decoded JSON (message.model_dump(exclude_none=True))"
+
+
 def read_native(value: Any) -> list[ParsedCall]:
-    """Return the calls of a decoded message, response, or list of messages, parts or output items."""
+    """Return the calls of a decoded message, response, or list of messages, parts or output items.
+
+    Raises:
+        TypeError: something in it is not decoded.
+    """
     calls: list[ParsedCall] = []
     for found, form, is_cut in _find(value, is_cut=False, depth=0):
         call = read_native_call(found, form, is_cut=is_cut)
@@ -283,7 +292,7 @@ def _is_cut(value: Mapping[str, Any]) -> bool:
 
 def _find(value: Any, *, is_cut: bool, depth: int) -> Iterator[tuple[Mapping[str, Any], CallForm, bool]]:
     """Yield the calls in ``value``, each with its form, and whether the API stopped its message at the limit of tokens."""
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
         for each in value:
             if isinstance(each, dict) and _KNOWN_KEYS.isdisjoint(each):
                 continue  # perf: a list may have tens of thousands of objects without calls
@@ -291,6 +300,8 @@ def _find(value: Any, *, is_cut: bool, depth: int) -> Iterator[tuple[Mapping[str
                 yield from _find(each, is_cut=is_cut, depth=depth + 1)
         return
     if not isinstance(value, Mapping):
+        # An object of an SDK has perhaps calls, and a model that waits for their answers.
+        check_instance("a model's output", value, _SCALARS if depth else (str, NoneType), _DECODED)
         return
     is_cut = is_cut or _is_cut(value)
     if value.get("type") == "function_call" and "arguments" in value:
@@ -306,9 +317,11 @@ def _find(value: Any, *, is_cut: bool, depth: int) -> Iterator[tuple[Mapping[str
         for each in value["tool_calls"]:
             if isinstance(each, Mapping):
                 yield each, CallForm.OPENAI_CHAT, is_cut
+            else:
+                check_instance("a call in a model's output", each, _SCALARS, _DECODED)
     elif depth < len(_WRAPPERS) * 2:
         for key in _WRAPPERS:
-            if isinstance(value.get(key), Mapping | list | tuple):
+            if not isinstance(value.get(key), _SCALARS):
                 yield from _find(value[key], is_cut=is_cut, depth=depth + 1)
 
 

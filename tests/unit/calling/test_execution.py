@@ -410,6 +410,28 @@ NATIVE = {
 }
 
 
+class SdkObject:
+    tool_calls = ()
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        b"text",
+        bytearray(b"text"),
+        3,
+        SdkObject(),
+        [SdkObject()],
+        {"message": SdkObject()},
+        {"tool_calls": [SdkObject()]},
+    ],
+)
+async def test_an_output_that_is_neither_text_nor_decoded_is_told(output: object) -> None:
+    with pytest.raises(TypeError, match=r"must be a text \(bytes.decode\(\)\) or a message in decoded JSON"):
+        await call_function([LocalTool("add", add)], output)
+    assert await call_function([LocalTool("add", add)], None) is None, "a message without text"
+
+
 @pytest.mark.parametrize("form", NATIVE)
 def test_a_response_and_its_json_text_are_read(form: CallForm) -> None:
     for output in (NATIVE[form], json.dumps(NATIVE[form])):
@@ -458,6 +480,6 @@ def test_each_call_beyond_the_limit_keeps_its_id() -> None:
     assert [call.error is None for call in calls] == [True] * MAX_CALLS + [False] * 2
 
 
-@pytest.mark.parametrize("output", [{}, [], None, 3, {"content": "hello"}, '{"tool_calls": 3}', '{"tool_use": '])
+@pytest.mark.parametrize("output", [{}, [], None, [3], {"content": "hello"}, '{"tool_calls": 3}', '{"tool_use": '])
 def test_other_values_have_no_calls(output: object) -> None:
     assert parse(output) == []
