@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
-from dispatch._internal import cancel_and_wait, excerpt, explain_keywords, join_names, loop_clock
+from dispatch._internal import cancel_and_wait, excerpt, explain_keywords, find_near_names, join_names, loop_clock
 from dispatch.admin import Admin
 from dispatch.calls.attempt import CallOptions
 from dispatch.calls.fleet import fleet_topic
@@ -255,11 +255,12 @@ def plan_services(catalog: Catalog, wanted: Sequence[str] = ()) -> tuple[list[Re
         catalog: their descriptors.
         wanted: ids; empty: all services that have instances with topics of their own.
     """
-    problems = [
-        Problem("services", id, "there is no such service", "add its descriptor, or remove it")
-        for id in wanted
-        if id not in catalog.services
-    ]
+    problems = []
+    for id in wanted:
+        if id not in catalog.services:
+            near = find_near_names(id, catalog.services, 1)
+            fix = f"write '{near[0]}', add its descriptor, or remove it" if near else "add its descriptor, or remove it"
+            problems.append(Problem("services", id, "there is no such service", fix))
     refused = find_conflicts(catalog, wanted)
     problems += dict.fromkeys(refused.values())
     planned = []

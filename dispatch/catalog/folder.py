@@ -201,8 +201,13 @@ class _Scan:
         except OSError as error:
             self._add(path, _cannot_be_read(error), "make the folder readable for this user")
             return
+        files = [name for name in names if os.path.splitext(name)[1].lower() in PARSERS and not name.startswith(".")]
+        for name in files:
+            fix = "move a descriptor of a tool into tool/, and that of a service into tool-service/"
+            self._add(os.path.join(path, name), "neither in tool/ nor in tool-service/: it is ignored", fix, "info")
         missing = [kind for kind in KINDS if kind not in kinds]
-        near = [(name, kind) for kind in missing for name in find_near_names(kind, names, 1)]
+        others = [name for name in names if name not in files]
+        near = [(name, kind) for kind in missing for name in find_near_names(kind, others, 1)]
         fix = "; ".join(f"rename '{excerpt(name)}' to '{kind}'" for name, kind in near) or f"put {_EXAMPLE} there"
         if not kinds:
             self._add(path, "neither tool-service/ nor tool/ is in this folder", fix)

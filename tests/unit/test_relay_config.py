@@ -88,6 +88,7 @@ async def test_a_warning_of_a_folder_is_logged_once(folder: Path, caplog: pytest
         ({"catalog": ["relay/tools"], "mcp-tool": {"processr": "x"}}, "mcp-tool.processr", "an unknown key"),
         ({"catalog": ["relay/tools"], "fleet": "No name"}, "fleet", "No name"),
         ({"catalog": ["relay/tools"], "services": ["no"]}, "no", "there is no such service"),
+        ({"catalog": ["relay/tools"], "services": ["jok-service"]}, "jok-service", "write 'joke-service', add"),
         ({}, "catalog", "there are no tools"),
         ([], "", "is a list, not an object"),
     ],
@@ -97,7 +98,7 @@ def test_a_mistake_has_its_key(folder: Path, raw: object, key: str, problem: str
         RelayConfig.load(write(folder / "relay.json", raw))
     (found,) = caught.value.problems
     assert found.key == key
-    assert problem in found.problem
+    assert problem in str(found)
 
 
 def test_a_file_that_is_missing_or_no_json_is_a_mistake(folder: Path) -> None:

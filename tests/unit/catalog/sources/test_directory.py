@@ -99,6 +99,20 @@ def test_an_empty_folder(tmp_path: Path) -> None:
     assert "tool/tell-joke.json" in problem.fix
 
 
+def test_a_descriptor_beside_the_two_folders_is_noted(folder: Path) -> None:
+    path = put(folder, "x.json", TOOL)
+    put(folder, "notes.txt", {})
+    _, (note,) = check_directory(folder)
+    assert (note.severity, note.file) == ("info", str(path))
+    assert "move a descriptor of a tool into tool/" in note.fix
+
+
+def test_a_file_is_not_renamed_to_a_folder(tmp_path: Path) -> None:
+    put(tmp_path, "tool.json", TOOL)
+    (problem,) = (each for each in check_directory(tmp_path)[1] if each.severity == "error")
+    assert "rename" not in problem.fix
+
+
 def test_folders_of_almost_the_right_names(tmp_path: Path) -> None:
     put(tmp_path, "tools/tell-joke.json", TOOL)
     put(tmp_path, "tool_service/joke-service.json", SERVICE)
