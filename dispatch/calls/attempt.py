@@ -43,7 +43,7 @@ from dispatch.protocol.events import Failure
 from dispatch.resilience.aio import OUTPACED, hedged, retry
 from dispatch.resilience.breaker import BreakerPermit
 from dispatch.resilience.bulkhead import BulkheadGuard, BulkheadPermit
-from dispatch.resilience.durations import attempt_deadline
+from dispatch.resilience.durations import GROWTH, attempt_deadline
 from dispatch.resilience.rate_limit import RatePermit, Waiter
 from dispatch.resilience.retry import ANSWERED, NoHedgeReason, NoRetryReason, RetryDecision, RetryTarget, may_have_run
 from dispatch.routing.instance import DISCOVERY_S, GONE_S, IN_PROCESS, Channel, Claim, Connection, Holder, Instance
@@ -578,8 +578,10 @@ class Attempt(msgspec.Struct, eq=False):
     def record_answer(self, now: float) -> None:
         """The instance has answered: it is healthy."""
         if self.selected is not None:
-            guards = self.call.guards
-            guards.answered_by, guards.answered_at = self.selected.pick.instance, now
+            guards, name = self.call.guards, self.selected.pick.instance
+            guards.answered_by, guards.answered_at = name, now
+            if guards.pool is not None and guards.pool.is_balanced:
+                guards.answered[name] = now
 
     def record_first_chunk(self, chunk: str, now: float) -> None:
         """A stream has begun. Its instance has answered, and the permits of both breakers are settled: they count their
@@ -801,7 +803,10 @@ class Attempts:
                 attempt.reject(error_from_rejection(rejection, call.tool.label))
                 return attempt
             pool = guards.pool = pool or self._pools.get(call.tool) or await self._pools.open(call.tool, call.deadline)
-            attempt.start(self._now())
+            now = self._now()
+            if now >= guards.check_at and pool.is_balanced:
+                guards.find_silent(now)
+            attempt.start(now)
             for hop in range(1, MAX_HOPS + 1):
                 selected = self._select(attempt, pool)  # d
                 request = attempt.create_request(self._loop, pool.tally)
@@ -866,7 +871,8 @@ class Attempts:
         else:
             self._attribute(attempt)
             if outcome is _TIMEOUT:
-                attempt.is_impatient = took < (guards.usual.value(ended) or 0.0)
+                # Timeouts are among the usual durations, which are up to GROWTH too long.
+                attempt.is_impatient = took * GROWTH < (guards.usual.value(ended) or 0.0)
         if guards.hedging is None and outcome in _TIMED and attempt.counts_for_instance and not attempt.is_impatient:
             guards.durations.record(took, ended)
 

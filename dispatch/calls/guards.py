@@ -6,6 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from functools import cache, partial
 from math import exp, inf, log
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from dispatch.calls.resolution import ResolvedTool, meter_label
 from dispatch.policy import DEFAULT_RETRY, Policy, RateLimit, parse_quota
 from dispatch.resilience.aio import AsyncBulkhead, AsyncRateLimiter, user_buckets
 from dispatch.resilience.breaker import CircuitBreaker, State
-from dispatch.resilience.durations import LatencyHistogram, Quantile
+from dispatch.resilience.durations import FEW, LatencyHistogram, Quantile
 from dispatch.resilience.fleet import Fleet
 from dispatch.resilience.leases import FleetRateLimiter, QuotaLease, RateLease, SlotsLease, UserLeases
 from dispatch.resilience.rate_limit import Bucket, CombinedBucket, LeakyBucket, RateLimiter, UserBuckets
@@ -48,6 +49,7 @@ USUAL_OF = 64
 LEAST_DURATION_S = 1e-4
 """Shortest duration that is compared: below it the noise of the event loop prevails."""
 _LEAST_LOG = log(LEAST_DURATION_S)
+_NONE: AbstractSet[str] = frozenset()
 
 
 class ToolGuards:
@@ -77,6 +79,9 @@ class ToolGuards:
         pool: the instances that were called last; their ejections end when the breaker closes.
         answered_by, answered_at: the instance that answered last, and when; ``""`` before the first answer, and after a
             failure of that instance.
+        answered: when each instance answered last, while there are several.
+        silent: instances that answer no request of the tool, while others do. They get none, if another instance may.
+        check_at: when that is found out next.
         observer: of the tool's calls.
     """
 
@@ -88,12 +93,14 @@ class ToolGuards:
         "_responses_checked_at",
         "_slots",
         "_usual_log",
+        "answered",
         "answered_at",
         "answered_by",
         "breaker",
         "budget",
         "bulkhead",
         "calls",
+        "check_at",
         "clock",
         "durations",
         "fleet_label",
@@ -108,6 +115,7 @@ class ToolGuards:
         "repeatable",
         "retrying",
         "service",
+        "silent",
         "usual",
         "version",
     )
@@ -143,10 +151,13 @@ class ToolGuards:
         self.pool: InstancePool | None = None
         self.answered_by = ""
         self.answered_at = 0.0
+        self.answered: dict[str, float] = {}
+        self.silent: AbstractSet[str] = _NONE
+        self.check_at = 0.0
         self._responses_checked_at = -inf
         self._usual_log: float | None = None
         self.durations = LatencyHistogram(clock)
-        self.usual = Quantile(self.durations, USUAL_QUANTILE)
+        self.usual = Quantile(self.durations, USUAL_QUANTILE, FEW)
         retry = policy.retry or DEFAULT_RETRY  # hedges are limited by the budget, too
         self.budget = RetryBudget(retry.budget_ratio, MIN_REPEATS_PER_S, clock)
         self.breaker = self._breaker()
@@ -274,6 +285,23 @@ class ToolGuards:
             return False
         return now - self.answered_at < breaker.settings.window_duration and answered_by in pool.balancer
 
+    def find_silent(self, now: float) -> None:
+        """Find the instances that do not answer requests of the tool while others do: one was sent after the last answer
+        of its instance, another instance has answered since, and it is overdue. They get no further request of the tool
+        until they answer, or these requests have ended."""
+        self.check_at = now + RESPONSE_CHECK_S
+        pool = self.pool
+        if pool is not None:
+            self.answered = {name: at for name, at in self.answered.items() if name in pool.balancer}
+            self.silent = pool.find_silent(self.label, now - self._overdue_s(now), self.answered)
+
+    def _overdue_s(self, now: float) -> float:
+        """Return after how many seconds a request of the tool should have been answered; infinite: no duration is known."""
+        usual = self.usual.value(now)
+        if usual is None:
+            usual = inf if self._usual_log is None else exp(self._usual_log)
+        return max(UNRESPONSIVE_S, UNRESPONSIVE_FACTOR * usual)
+
     def eject_unresponsive(self, now: float) -> None:
         """A call must wait: find out whether the places are taken by calls at an instance that hangs."""
         if now < self._responses_checked_at + RESPONSE_CHECK_S:
@@ -293,8 +321,7 @@ class ToolGuards:
 
     def is_overdue(self, waited: float) -> bool:
         """Return whether the service would have answered a request that has waited for so many seconds."""
-        usual = self._usual_log
-        return usual is not None and waited >= max(UNRESPONSIVE_S, UNRESPONSIVE_FACTOR * exp(usual))
+        return waited >= self._overdue_s(self.clock())
 
     def record_slowness(self, duration: float) -> float:
         """Record the duration of an answered attempt. Return the logarithm of its ratio to the tool's usual one: the
@@ -308,7 +335,9 @@ class ToolGuards:
         return value - usual
 
     def admits(self, instance: str) -> bool:
-        """Whether the breaker at that instance would admit a call. Nothing changes."""
+        """Whether that instance answers, and its breaker would admit a call. Nothing changes."""
+        if instance in self.silent:
+            return False
         breaker = self.instance_breakers.get(instance)
         return breaker is None or breaker.can_admit()
 

@@ -67,6 +67,9 @@ AGE_S = 60.0
 enough to follow a change of latency."""
 TAIL = 5
 """Durations required beyond a quantile: a median requires 10, a p95 100, a p99.9 5,000."""
+FEW = 10
+"""Durations from which a p95 is a useful bound, though an uncertain one: up to 19, the longest. A tool that is called every
+few seconds never has 100 within :data:`AGE_S`."""
 
 
 REFRESH_AFTER = 32
@@ -127,14 +130,15 @@ class LatencyHistogram:
         self._now[place] += 1
         self.recorded += 1
 
-    def quantile(self, share: float) -> float | None:
-        """Return the duration that this ``share`` of durations did not exceed, in seconds; None below :func:`needed`.
+    def quantile(self, share: float, least: int | None = None) -> float | None:
+        """Return the duration that this ``share`` of durations did not exceed, in seconds; None: there are too few.
 
         Args:
             share: 0.5 for the median, 0.95 for the 95th percentile; below 1.
+            least: number of durations from which it is returned; None: :func:`required_durations`.
         """
         count = len(self)
-        if count < required_durations(share):
+        if count < (required_durations(share) if least is None else least):
             return None
         rank = math.ceil(share * count - _EPSILON)
         now, before = self._now, self._before
@@ -164,14 +168,15 @@ class Quantile:
 
     Args:
         durations: the histogram.
-        share: see :meth:`LatencyHistogram.quantile`.
+        share, least: see :meth:`LatencyHistogram.quantile`.
     """
 
-    __slots__ = ("_durations", "_refresh_at", "_refresh_recorded", "_share", "_value")
+    __slots__ = ("_durations", "_least", "_refresh_at", "_refresh_recorded", "_share", "_value")
 
-    def __init__(self, durations: LatencyHistogram, share: float) -> None:
+    def __init__(self, durations: LatencyHistogram, share: float, least: int | None = None) -> None:
         self._durations = durations
         self._share = share
+        self._least = least
         self._value: float | None = None
         self._refresh_at = 0.0
         self._refresh_recorded = 0
@@ -180,7 +185,7 @@ class Quantile:
         """Return the quantile in seconds; None while too few durations are recorded."""
         durations = self._durations
         if self._value is None or durations.recorded >= self._refresh_recorded or now >= self._refresh_at:
-            self._value = durations.quantile(self._share)
+            self._value = durations.quantile(self._share, self._least)
             self._refresh_at = durations.turn_at
             self._refresh_recorded = durations.recorded + max(REFRESH_AFTER, len(durations) // REFRESH_AFTER)
         return self._value

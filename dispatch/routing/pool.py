@@ -344,6 +344,23 @@ class InstancePool:
         }
         self.balancer.eject_unresponsive(old)
 
+    def find_silent(self, tool: str, before: float, answered: Mapping[str, float]) -> frozenset[str]:
+        """Return the instances that have a request of ``tool`` from before that time, while another one has answered a later
+        one.
+
+        Args:
+            answered: when each instance last answered a request of ``tool``.
+        """
+        latest = max(answered.values(), default=-inf)
+        found = set()
+        for name, (_, instance) in self._places.items():
+            since = answered.get(name, -inf)
+            if since < before:  # perf: the requests of an instance that answers are not read
+                places = _find_old_places(instance, tool, since, before)
+                if any(place.since < latest for place in places):
+                    found.add(name)
+        return frozenset(found)
+
     def has_other(self, name: str) -> bool:
         """Return whether there is another instance that can be reached and has asked for no pause."""
         self._refresh_if_changed()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
@@ -780,3 +781,57 @@ async def test_reads_at_a_listed_topic_with_a_slow_tool_stay_there() -> None:
     ):
         answers = await asyncio.gather(*(dispatcher.call("work") for _ in range(10)))
         assert Counter(answers) == Counter(began) == {"first": 5, "second": 5}
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+@pytest.mark.parametrize("is_listed", [False, True])
+@pytest.mark.parametrize("rate", [2, 20])
+async def test_an_instance_that_hangs_gets_hardly_a_call_at_any_rate(rate: int, is_listed: bool, is_read: bool) -> None:
+    """Agents make few calls: it is noticed before they fail, and before they fill the bulkhead."""
+    hanging = False
+
+    async def work(name: str) -> str:
+        await asyncio.sleep(3_600 if hanging and name == "first" else 0.05)
+        return name
+
+    async def call(seconds: int) -> list[asyncio.Task[CallResult]]:
+        calls = []
+        for _ in range(seconds * rate):
+            calls.append(asyncio.create_task(dispatcher.execute("work")))
+            await advance(1 / rate)
+        return calls
+
+    topics, listed = list_instances("first", "second")
+    service = {**ON_DISK, "instances": listed} if is_listed else {}
+    at: dict[str, dict[str, str]] = topics if is_listed else {name: {"instance": name} for name in topics}
+    async with (
+        serving(lambda _: work("first"), **at["first"]),
+        serving(lambda _: work("second"), **at["second"]),
+        dispatching(catalog(service=service, work={"read-only": is_read})) as dispatcher,
+    ):
+        assert all(each.ok for each in await asyncio.gather(*await call(10)))
+        hanging = True
+        outcomes = Counter(each.outcome for each in await asyncio.gather(*await call(29)))
+        assert outcomes[Outcome.SUCCESS] >= 29 * rate - (0 if is_read else rate)
+
+
+async def test_calls_of_very_uneven_durations_are_still_shared_evenly() -> None:
+    randomness = random.Random(7)
+    served: Counter[str] = Counter()
+
+    async def work(name: str) -> str:
+        served[name] += 1
+        await asyncio.sleep(min(randomness.lognormvariate(-1.5, 1.5), 20))
+        return name
+
+    async with (
+        serving(lambda _: work("first"), instance="first"),
+        serving(lambda _: work("second"), instance="second"),
+        dispatching() as dispatcher,
+    ):
+        calls = []
+        for _ in range(1_200):
+            calls.append(asyncio.create_task(dispatcher.execute("work")))
+            await advance(0.1)
+        assert all(each.ok for each in await asyncio.gather(*calls))
+        assert min(served.values()) >= 0.45 * 1_200
