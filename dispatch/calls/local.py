@@ -355,9 +355,9 @@ class LocalInstance:
         """See :class:`~dispatch.routing.instance.Instance`."""
         return None
 
-    def find_requests(self) -> tuple[Request, ...]:
-        """Return none: this instance is the only one of its pool, which is never ejected."""
-        return ()
+    def find_requests(self) -> list[Request]:
+        """See :class:`~dispatch.routing.instance.Instance`."""
+        return [each.request for each in self.running if each.request.settled is None]
 
     def send(self, request: Request, attempt: Attempt) -> None:
         """Execute the tool in a task of its own, in a copy of the caller's context."""

@@ -232,6 +232,26 @@ async def test_calls_are_balanced_between_several_addresses() -> None:
             assert len({each.text for each in after}) == 1
 
 
+async def test_a_server_of_two_that_is_frozen_gets_no_further_calls() -> None:
+    with http_server("calculator") as one, http_server("calculator") as two:
+        async with connected({"calc": {"url": [one.url, two.url]}}) as dispatcher:
+            pids = [int(await dispatcher.call("pid")) for _ in range(20)]
+            frozen = pids[0]
+            os.kill(frozen, signal.SIGSTOP)
+            calls = [asyncio.create_task(dispatcher.call("pid")) for _ in range(10)]
+            try:
+                async with asyncio.timeout(20):
+                    while True:
+                        pair = [asyncio.create_task(dispatcher.call("pid")) for _ in range(2)]
+                        calls += pair
+                        if not (await asyncio.wait(pair, timeout=1))[1]:
+                            break
+                assert frozen not in [int(await each) for each in pair]
+            finally:
+                for each in calls:
+                    each.cancel()
+
+
 async def test_a_secret_in_an_address_is_not_repeated(caplog: pytest.LogCaptureFixture) -> None:
     url = ["http://user:secret@127.0.0.1:1/secret/mcp?key=secret", "http://127.0.0.1:1/secret-two/mcp"]
     async with connected({"calc": {"url": url}}) as dispatcher:
