@@ -18,7 +18,7 @@ from dispatch._internal import cancel_and_wait, loop_clock
 from dispatch.errors import TransportError
 from dispatch.messaging.wire import TopicName
 from dispatch.resilience.breaker import CircuitBreaker, State
-from dispatch.resilience.fleet import KEEP_S, QUOTA, RATE, TICK_S, Fleet, Record, Report
+from dispatch.resilience.fleet import KEEP_S, QUOTA, RATE, SLOTS, TICK_S, Fleet, Record, Report
 from dispatch.resilience.leases import QuotaLease, RateLease, SlotsLease
 from dispatch.transports import Message, Mode, Publisher, Subscription, Transport
 from dispatch.transports.base import DurableMessage
@@ -32,6 +32,8 @@ MIN_TICK_S: Final = 0.02
 """Seconds between two ticks, at least."""
 LOAD_S: Final = 5.0
 """Seconds for which a new leader waits for the records of quotas."""
+DIFFERS_S: Final = 3.0
+"""Seconds after which different numbers for a limit are reported: dispatchers read a changed policy one after the other."""
 HINT_S: Final = 2.0
 """Seconds for which reports have a circuit that has opened or closed: four reports."""
 MAX_RETRY_S: Final = 30.0
@@ -85,6 +87,8 @@ class FleetLink:
         self._subscription: Subscription | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_warned = False
+        self._differing: dict[str, float] = {}
+        """Since when another member has a smaller number for a limit, by its key; infinite: that was reported."""
         self._is_due = asyncio.Event()
         self._quotas = _QuotaStore(transport, quota_topic(name), self._client_id)
 
@@ -180,11 +184,23 @@ class FleetLink:
                             "the fleet '%s' has more dispatchers than places for %s: from %.0f s on this one has none"
                         )
                         _log.warning(text, self.name, ", ".join(placeless), KEEP_S)
+            self._report_differing(now())
             await asyncio.sleep(MIN_TICK_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S - MIN_TICK_S):
                     await self._is_due.wait()
             self._is_due.clear()
+
+    def _report_differing(self, now: float) -> None:
+        smaller = self.core.find_smaller()
+        self._differing = {key: self._differing.get(key, now) for key in smaller}
+        for key, since in self._differing.items():
+            if now - since >= DIFFERS_S:
+                self._differing[key] = math.inf
+                other, own = smaller[key]
+                text = "dispatchers of the fleet '%s' have different numbers for the %s: %g and, in this one, %g; "
+                text += "the smallest one holds. Give all of them the same policy."
+                _log.warning(text, self.name, _describe_limit(key), other, own)
 
     def _find_placeless(self) -> list[str]:
         """Return the tools whose bulkhead has no place for this dispatcher while the topic is out of reach."""
@@ -198,6 +214,18 @@ class FleetLink:
                 await self._quotas.write(each)
             elif self._publisher is not None:
                 self._publisher.publish(each, {}, flow=self.topic, on_failure=lambda _error: None)
+
+
+def _describe_limit(key: str) -> str:
+    """Return the name of a limit, with its unit."""
+    kind, _, label = key.partition(":")
+    if kind == QUOTA:
+        label, _, per = label.rpartition(":")
+        return f"quota of '{label}', in calls a {per}"
+    if kind == SLOTS:
+        return f"bulkhead of '{label}'"
+    whose = "each user of " if label.endswith(":") else ""
+    return f"rate limit of {whose}'{label.rstrip(':')}', in calls a second"
 
 
 class FleetFigures(msgspec.Struct, frozen=True):

@@ -309,9 +309,10 @@ def show_fleet(reports: Mapping[str, Report], table: Table | None) -> None:
     rows: dict[str, list[str]] = {"limit": [], "of": [], "demand": [], "used or handed out": [], "shares": []}
     for key in keys:
         needs = [each.needs[key] for each in reports.values() if key in each.needs]
-        kind, limit, entry = key.partition(":")[0], min(each.limit for each in needs), table.entries.get(key)
+        kind, entry, limits = key.partition(":")[0], table.entries.get(key), sorted({each.limit for each in needs})
         rows["limit"].append(one_line(key))
-        rows["of"].append(f"{_format_number(limit)}{'/s' if kind == RATE else ''}")
+        least, *larger = (f"{_format_number(limit)}{'/s' if kind == RATE else ''}" for limit in limits)
+        rows["of"].append(f"{least} (elsewhere {', '.join(larger)})" if larger else least)
         rows["demand"].append(f"{_format_number(sum(each.demand for each in needs))}{'' if kind == SLOTS else '/s'}")
         rows["used or handed out"].append(f"{entry.reserved:,.0f}" if kind == QUOTA and entry is not None else "-")
         if kind == QUOTA:

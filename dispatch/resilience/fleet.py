@@ -300,7 +300,17 @@ FindShare = Callable[[str, float], Share]
 
 
 class Leases(Protocol):
-    """Limits of this process that have leases."""
+    """Limits of this process that have leases.
+
+    Attributes:
+        key: of the limit; where each user has one, what is before the user's name.
+        limit: by the policy of this process.
+    """
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def limit(self) -> float: ...
 
     def read(self, now: float, listed: Collection[str]) -> Iterable[tuple[str, Need, bool]]:
         """Return key and demand of each limit that is called or ``listed``, and whether its lease is nearly used up."""
@@ -643,6 +653,17 @@ class Fleet:
         elif self._alone == 2:
             part = equal
         return Share(part, equal, entry.granted[at], entry, extra)
+
+    def find_smaller(self) -> dict[str, tuple[float, float]]:
+        """Return the limits of which another member has a smaller number, by key: that number, and this process's."""
+        entries = {} if self.table is None else self.table.entries
+        smaller = {}
+        for each in self.leases:
+            keys = [key for key in entries if key.startswith(each.key)] if each.key.endswith(":") else [each.key]
+            smallest = min((entries[key].limit for key in keys if key in entries), default=math.inf)
+            if smallest < each.limit:
+                smaller[each.key] = smallest, each.limit
+        return smaller
 
     def add(self, leases: Leases) -> None:
         """Share further limits."""

@@ -311,12 +311,12 @@ class UserLeases(UserBuckets[FleetBucket]):
         per_second, burst: of each user, over the whole fleet.
     """
 
-    __slots__ = ("_burst", "_fleet", "_key", "_per_second", "demand", "limiters")
+    __slots__ = ("_burst", "_fleet", "demand", "key", "limit", "limiters")
 
     def __init__(self, key: str, per_second: float, burst: float, fleet: Fleet) -> None:
         super().__init__(self._new)
-        self._key = f"{key}:"
-        self._per_second = per_second
+        self.key = f"{key}:"
+        self.limit = per_second
         self._burst = burst
         self._fleet = fleet
         self.demand = Demand(fleet.clock())
@@ -329,16 +329,16 @@ class UserLeases(UserBuckets[FleetBucket]):
 
     def _new(self, empty_at: float) -> FleetBucket:
         fleet = self._fleet
-        now, share = fleet.clock(), fleet.share_of(self._key, self._per_second)
-        bucket = FleetBucket(self._burst, self._per_second, share, now)
+        now, share = fleet.clock(), fleet.share_of(self.key, self.limit)
+        bucket = FleetBucket(self._burst, self.limit, share, now)
         bucket.fill_until(empty_at, now)
         return bucket
 
     def _add(self, user: str, now: float) -> FleetBucket:
         bucket = super()._add(user, now)
-        share = self._fleet.share_of(self._key + user, self._per_second)
+        share = self._fleet.share_of(self.key + user, self.limit)
         if share.entry is not None:
-            self._buckets[user] = bucket = FleetBucket(self._burst, self._per_second, share, now)
+            self._buckets[user] = bucket = FleetBucket(self._burst, self.limit, share, now)
         return bucket
 
     def read(self, now: float, listed: Collection[str]) -> Iterator[tuple[str, Need, bool]]:
@@ -353,18 +353,18 @@ class UserLeases(UserBuckets[FleetBucket]):
             if bucket is not None:
                 waits = waiting.get(user, 0.0)
                 demand = demands.get(user, 0.0) + waits
-                need = Need(self._per_second, {OTHERS: round(demand, 3)}, {}, bucket.share, round(bucket.released, 3))
-                yield self._key + user, need, waits > 0 or demand > PRESSED * bucket.share * self._per_second
+                need = Need(self.limit, {OTHERS: round(demand, 3)}, {}, bucket.share, round(bucket.released, 3))
+                yield self.key + user, need, waits > 0 or demand > PRESSED * bucket.share * self.limit
 
     def _users_of(self, keys: Collection[str]) -> list[str]:
-        return [key[len(self._key) :] for key in keys if key.startswith(self._key)]
+        return [key[len(self.key) :] for key in keys if key.startswith(self.key)]
 
     def apply(self, find: FindShare, keys: Collection[str] | None, now: float) -> None:
         """See :meth:`dispatch.resilience.fleet.Leases.apply`."""
         users = list(self._buckets) if keys is None else self._users_of(keys)
         for user in users:
             if (bucket := self._buckets.get(user)) is not None:
-                apply_rate(bucket, find(self._key + user, self._per_second), now)
+                apply_rate(bucket, find(self.key + user, self.limit), now)
         if users:
             for limiter in self.limiters:
                 limiter.admit_earlier()

@@ -213,6 +213,50 @@ async def test_without_a_fleet_limits_hold_for_the_process(caplog: pytest.LogCap
         assert "limits of a fleet, and this dispatcher belongs to none" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("limit", "smaller", "larger", "text"),
+    [
+        (
+            "rate-limit",
+            {"rate": "4/s"},
+            {"rate": "9/s"},
+            "rate limit of 'work', in calls a second: 4 and, in this one, 9;",
+        ),
+        (
+            "user-rate-limit",
+            {"rate": "4/s"},
+            {"rate": "9/s"},
+            "user of 'work', in calls a second: 4 and, in this one, 9;",
+        ),
+        (
+            "bulkhead",
+            {"max-concurrent-calls": 2},
+            {"max-concurrent-calls": 6},
+            "bulkhead of 'hold': 2 and, in this one, 6;",
+        ),
+        ("quota", "4000/day", "9000/day", "quota of 'work', in calls a day: 4000 and, in this one, 9000;"),
+    ],
+)
+async def test_different_numbers_for_a_limit_are_reported_once(
+    caplog: pytest.LogCaptureFixture, limit: str, smaller: Any, larger: Any, text: str
+) -> None:
+    async with lab() as stack:
+        policies = [
+            {limit: each if isinstance(each, str) else {**each, "scope": "fleet"}} for each in (smaller, larger)
+        ]
+        members = [await stack.enter_async_context(connect(policy)) for policy in policies]
+
+        async def call(member: dispatch.Dispatcher) -> None:
+            for _ in range(150):
+                if limit == "bulkhead":
+                    await asyncio.gather(*(member.execute("hold", {"seconds": 0.1}) for _ in range(8)))
+                else:
+                    await member.execute("work", user="alice", timeout=1)
+
+        await asyncio.gather(*map(call, members))
+        assert [text in message for message in caplog.messages if "different numbers" in message] == [True]
+
+
 async def test_a_circuit_that_closed_elsewhere_ends_the_open_duration() -> None:
     async with lab() as stack:
         policy = {"breaker": {"open-duration": 60}}

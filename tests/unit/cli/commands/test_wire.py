@@ -17,6 +17,7 @@ from dispatch.cli.base import CliError
 from dispatch.cli.serve import read_announce, read_descriptors
 from dispatch.cli.wire import ask_fleet, collect, show_fleet, show_info, show_stats
 from dispatch.messaging.wire import TopicError, TopicName
+from dispatch.resilience.fleet import Need, Report, Table
 from dispatch.server import ToolServer
 from dispatch.transports.memory import MemoryTransport
 from dispatch.trustgraph.config import ConfigBroker
@@ -151,6 +152,12 @@ def test_descriptors_of_a_service_class_come_from_a_folder(tmp_path: Path) -> No
     assert [each["name"] for each in described.tools] == ["tell-joke"]
     with pytest.raises(CliError, match="has no tools of a service with the request-queue"):
         read_descriptors(str(folder), service()["request-queue"])
+
+
+def test_a_limit_with_different_numbers_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
+    reports = {id: Report(id, 1, needs={"rate:quote": Need(limit, {})}) for id, limit in (("a", 9.0), ("b", 5.0))}
+    show_fleet(reports, Table("a", 1, 1, ["a", "b"]))
+    assert "rate:quote  5/s (elsewhere 9/s)" in capsys.readouterr().out
 
 
 async def test_limits_of_a_fleet_are_written_in_full(capsys: pytest.CaptureFixture[str]) -> None:
