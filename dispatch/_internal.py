@@ -638,6 +638,25 @@ def scalar_text(text: str) -> str:
     return text
 
 
+def is_deeper(value: object, depth: int) -> bool:
+    """Return whether a JSON value has more than ``depth`` objects and lists inside each other. One that holds itself has."""
+    level: list[Any] = [value] if isinstance(value, (dict, list, tuple)) else []
+    while level and depth:
+        depth -= 1
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, (dict, list, tuple))
+        ]
+        if len(level) > _MANY:  # shared values would double the work with each level
+            level = list({id(each): each for each in level}.values())
+    return bool(level)
+
+
+_MANY: Final = 1_000
+
+
 def scalar_value(value: Any) -> Any:
     """Return a JSON value whose texts, keys included, have passed :func:`scalar_text`. Other values are unchanged."""
     return replace_halves(value)[0]

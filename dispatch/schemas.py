@@ -14,7 +14,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 import msgspec
 
-from dispatch._internal import excerpt, join_names, quote_excerpt
+from dispatch._internal import excerpt, is_deeper, join_names, quote_excerpt
 
 if TYPE_CHECKING:
     from jsonschema_rs import ValidationError, Validator
@@ -631,30 +631,9 @@ def _sum(counts: Counter[int]) -> int:
     return min(sum(counts.values()), _CAP)
 
 
-# Size of a JSON value: how many values it has, and whether it is nested too deeply for the engine.
-
-
 MAX_DEPTH: Final = 100
 """Nested objects and lists that are validated. jsonschema-rs 0.60.3 recurses on the stack without a check of its own: with
 nested ``anyOf`` the process died at 256 levels on a stack of 512 KiB, as threads of some systems have."""
-
-
-def count_values(value: object) -> int | None:
-    """Return how many values are in ``value``, itself included; None: deeper than :data:`MAX_DEPTH`, or cyclic."""
-    level: list[object] = [value]
-    count = 0
-    for _ in range(MAX_DEPTH + 1):
-        count += len(level)
-        below: list[object] = []
-        for each in level:
-            if isinstance(each, dict):
-                below += each.values()
-            elif isinstance(each, (list, tuple)):
-                below += each
-        if not below:
-            return count
-        level = below
-    return None
 
 
 # Validates values against one JSON Schema, and names all mistakes at once.
@@ -689,7 +668,7 @@ class SchemaValidator:
     __slots__ = ("_counter", "_reader", "_validator")
 
     def __init__(self, schema: Mapping[str, Any] | bool) -> None:
-        if count_values(schema) is None:
+        if is_deeper(schema, MAX_DEPTH):
             raise InvalidSchemaError((Mistake("", f"must have at most {MAX_DEPTH} nested objects and lists"),))
         if outside := find_outside_references(schema):
             raise InvalidSchemaError(outside)
@@ -701,7 +680,7 @@ class SchemaValidator:
     def find_mistakes(self, value: object) -> tuple[Mistake, ...]:
         """Return the mistakes of ``value``, at most :data:`MAX_MISTAKES`; empty when it is valid. Of a value that needs more
         than :data:`MAX_EVALUATIONS` only one mistake is returned."""
-        if count_values(value) is None:
+        if is_deeper(value, MAX_DEPTH):
             return (Mistake("", f"must have at most {MAX_DEPTH} nested objects and lists"),)
         try:
             if self._validator.is_valid(value):
@@ -788,7 +767,7 @@ def find_schema_problems(schema: Mapping[str, Any] | bool) -> tuple[Mistake, ...
     regular expression, and references to addresses or to places that do not exist. Nothing is fetched.
     """
     mistakes = _metaschema().find_mistakes(schema)
-    if count_values(schema) is not None:
+    if not is_deeper(schema, MAX_DEPTH):
         mistakes += find_outside_references(schema)
     if mistakes or not _COMPILED.search(msgspec.json.encode(schema)):
         return mistakes

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, Final, NamedTuple, NoReturn
 
-from dispatch._internal import quote_excerpt
+from dispatch._internal import is_deeper, quote_excerpt
 
 # Searches in one text whose cost stays linear over any number of searches.
 
@@ -495,17 +495,3 @@ def read_json(finder: MarkFinder, start: int, ends: tuple[str, ...] = ()) -> Jso
     if text.count("{", start, end) + text.count("[", start, end) > MAX_DEPTH and is_deeper(value, MAX_DEPTH):
         raise JsonFaultError(TOO_DEEP, start)
     return JsonValue(value, end)
-
-
-def is_deeper(value: Any, depth: int) -> bool:
-    """Return whether ``value`` has more than ``depth`` objects and lists inside each other."""
-    level = [value] if isinstance(value, dict | list) else []
-    while level and depth:
-        depth -= 1
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
-    return bool(level)

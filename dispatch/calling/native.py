@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import structs
 
-from dispatch._internal import check_instance, quote_excerpt
-from dispatch.calling.json_repair import MAX_DEPTH, JsonFaultError, JsonValue, MarkFinder, is_deeper, read_json
+from dispatch._internal import check_instance, is_deeper, quote_excerpt
+from dispatch.calling.json_repair import MAX_DEPTH, JsonFaultError, JsonValue, MarkFinder, read_json
 from dispatch.documents import describe_kind
 
 # A call that a model wrote, as it was read, and the limits of reading.

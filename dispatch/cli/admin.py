@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 import typer
 
-from dispatch._internal import DaemonThreads, excerpt
+from dispatch._internal import DaemonThreads, excerpt, is_deeper
 from dispatch.admin.api import Call, Circuit, Event, Instance, Peer, Process, Session, Tool, User
 from dispatch.announcements.messages import Question
 from dispatch.cli.base import CliError, Settings
@@ -26,7 +26,7 @@ from dispatch.cli.screen import Row, merge
 from dispatch.cli.sources import connect_broker
 from dispatch.cli.wire import DEFAULT_WAIT_S, collect
 from dispatch.messaging.wire import TopicName
-from dispatch.schemas import count_values
+from dispatch.schemas import MAX_DEPTH
 
 TIMEOUT_S: Final = 3.0
 """Seconds for one answer, however slowly it arrives."""
@@ -65,7 +65,7 @@ def decode(content: bytes, kind: Any) -> Any:
     """
     try:
         value = msgspec.json.decode(content)
-        if count_values(value) is None:
+        if is_deeper(value, MAX_DEPTH):
             raise RecursionError
         return msgspec.convert(value, kind)
     except RecursionError:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from dispatch._internal import excerpt
+from dispatch._internal import excerpt, is_deeper
 from dispatch.announcements.messages import (
     DEFAULT_TOPIC,
     HERE,
@@ -38,7 +38,7 @@ from dispatch.cli.screen import one_line
 from dispatch.cli.sources import connect_broker
 from dispatch.messaging.wire import TopicError, TopicName
 from dispatch.resilience.fleet import QUOTA, RATE, SLOTS, Ask, Report, Table, decode
-from dispatch.schemas import count_values
+from dispatch.schemas import MAX_DEPTH
 from dispatch.trustgraph.config import ConfigBroker
 
 ASK_AGAIN_S: Final = 0.1
@@ -368,7 +368,7 @@ def _read_instance(message: Announcement, ref: ServiceRef, payload: bytes, trust
     except UntrustedError as error:
         untrusted = str(error)
     stats = {} if message.stats is msgspec.UNSET else message.stats
-    if count_values(stats) is None:
+    if is_deeper(stats, MAX_DEPTH):
         raise MalformedAnnouncementError("the statistics are nested too deeply")
     tools, has_signature = message.read_tools(), is_signed(payload, trust.keys)
     return WireInstance(

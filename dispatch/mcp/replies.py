@@ -31,7 +31,7 @@ from mcp_types import (
 )
 from mcp_types.methods import parse_server_notification, parse_server_request, validate_server_result
 
-from dispatch._internal import excerpt, replace_halves
+from dispatch._internal import excerpt, is_deeper, replace_halves
 from dispatch.documents import describe_kind, is_finite
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
@@ -149,20 +149,6 @@ def _decode(text: str) -> Any:
         return value
 
 
-def _is_deeper(value: dict[str, Any], levels: int) -> bool:
-    """Whether a JSON object is nested deeper than ``levels``."""
-    found: list[Any] = [value]
-    while levels and found:
-        found = [
-            each
-            for parent in found
-            for each in (parent.values() if isinstance(parent, dict) else parent)
-            if isinstance(each, (dict, list))
-        ]
-        levels -= 1
-    return bool(found)
-
-
 def _flatten(data: bytes) -> bytes:
     """Return JSON with null in place of what is nested deeper than :data:`MAX_LIST_DEPTH`."""
     parts: list[bytes] = []
@@ -220,7 +206,7 @@ def _read_value(value: Any, data: bytes, is_modern: bool) -> list[JSONRPCMessage
         "method" in given and not is_reply,  # some servers repeat the method in their replies
         False,
     )
-    if data.count(b"{") + data.count(b"[") > MAX_DEPTH and _is_deeper(given, MAX_DEPTH):
+    if data.count(b"{") + data.count(b"[") > MAX_DEPTH and is_deeper(given, MAX_DEPTH):
         if not isinstance(_find_tools(given), list):
             return [_malformed("nested too deep", outline)]
         given = _cut(given, MAX_LIST_DEPTH)
