@@ -638,6 +638,13 @@ def scalar_text(text: str) -> str:
     return text
 
 
+def leave_task(task: asyncio.Task[Any] | None) -> None:
+    """Let ``asyncio.run`` end although ``task`` ignores its cancellation: it waits for all tasks that it knows."""
+    if task is not None:
+        asyncio.tasks._unregister_task(task)
+        task._log_destroy_pending = False  # type: ignore[attr-defined] # as asyncio.gather does; the log has it already
+
+
 def is_deeper(value: object, depth: int) -> bool:
     """Return whether a JSON value has more than ``depth`` objects and lists inside each other. One that holds itself has."""
     level: list[Any] = [value] if isinstance(value, (dict, list, tuple)) else []

@@ -11,7 +11,16 @@ from typing import Any
 
 import msgspec
 
-from dispatch._internal import Clock, ends_task, is_kind, loop_clock, retrieve_error, yield_to_others
+from dispatch._internal import (
+    Clock,
+    ends_task,
+    is_kind,
+    join_names,
+    leave_task,
+    loop_clock,
+    retrieve_error,
+    yield_to_others,
+)
 from dispatch.calls.attempt import Attempt
 from dispatch.errors import DispatchError, TransportError
 from dispatch.messaging.request import Answer, ChunkBuffer, Closed, Overflow, Refused, Request
@@ -390,5 +399,9 @@ async def close_local(instances: Iterable[LocalInstance]) -> None:
         execution.request.settle(Closed(may_have_run=True))
     if running:
         _, pending = await asyncio.wait([each.task for each in running], timeout=CLOSE_S)
+        for task in pending:
+            leave_task(task)
         if pending:
-            logger.warning("%d tools of this process ignore their cancellation and still run", len(pending))
+            names = {each.request.tool for each in running if each.task in pending}
+            text = "%d tools of this process ignore their cancellation and still run. They are left alone: %s"
+            logger.warning(text, len(pending), join_names(sorted(names), 5))

@@ -11,7 +11,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Protocol
 
-from dispatch._internal import DeadlineTimer, ends_task, is_kind
+from dispatch._internal import DeadlineTimer, ends_task, excerpt, is_kind, join_names, leave_task
 from dispatch.errors import ErrorType
 from dispatch.messaging.request import PAUSED_S
 from dispatch.messaging.wire import (
@@ -416,8 +416,12 @@ class RequestQueue:
         endless = [work for work in self._places.occupants if work.task is not None and not work.task.done()]
         for work in endless:
             self._runner.reply_to_cancelled(work)
+            leave_task(work.task)
         if endless:
-            logger.warning("tools that ignore their cancellation, and still run: %d", len(endless))
+            # In the plain exchange the config values stand for the tool's name.
+            names = {excerpt(work.tool) for work in endless if work.tool.lstrip()[:1] not in ("", "{")}
+            text = "tools of %s that ignore their cancellation, and still run: %d. They are left alone%s"
+            logger.warning(text, self._id, len(endless), f": {join_names(sorted(names), 5)}" if names else "")
         for work in tuple(self._places.occupants):
             self._end_run(work, None)  # cancelled before its first step, or endless
         self._deadlines.close()

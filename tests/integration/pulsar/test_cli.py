@@ -173,7 +173,7 @@ def test_a_tool_that_ignores_its_cancellation_does_not_keep_a_stopping_service_a
     with stand.serving("Endless", "--drain-timeout", "0.1") as service, stand.blocked_call() as (caller, _pipe):
         service.terminate()
         assert service.wait() == 0
-        assert "tools that ignore their cancellation, and still run: 1" in service.err.text()
+        assert "that ignore their cancellation, and still run: 1. They are left alone" in service.err.text()
         assert caller.wait() == 1
         assert "type cancelled" in caller.err.text()
 

@@ -445,6 +445,41 @@ async def test_a_tool_that_ignores_its_cancellation_does_not_keep_a_server_open(
         assert server.running == 0
 
 
+ENDLESS = """
+import asyncio, contextlib, dispatch
+
+async def endless() -> str:
+    \"\"\"Never end.\"\"\"
+    while True:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+
+async def main() -> None:
+    options = {"functions": [endless], "service": "lab", "drain_timeout": 0.1}
+    serving = asyncio.create_task(dispatch.serve(broker="memory://lab", **options))
+    async with dispatch.connect("memory://lab", [dispatch.Announced(), dispatch.Functions(endless, namespace="own")]) as it:
+        while "endless" not in it.catalog.tools:
+            await asyncio.sleep(0.05)
+        calls = [asyncio.create_task(it.execute(name)) for name in ("endless", "own-endless")]
+        await asyncio.sleep(0.5)
+        serving.cancel()
+        await asyncio.wait([serving])
+    print(*[(await call).error.type for call in calls])
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.process
+def test_asyncio_run_ends_although_tools_ignore_their_cancellation() -> None:
+    ended = subprocess.run([sys.executable, "-c", ENDLESS], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout.split() == ["cancelled", "closed"]
+    assert "tools of lab that ignore their cancellation, and still run: 1. They are left alone: endless" in ended.stderr
+    assert (
+        "1 tools of this process ignore their cancellation and still run. They are left alone: own-end" in ended.stderr
+    )
+
+
 async def test_closing_stops_what_runs_at_once_and_answers_everyone() -> None:
     stopped: list[str] = []
 
