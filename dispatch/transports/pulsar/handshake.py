@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import math
 import socket
 import ssl
 import struct
@@ -92,6 +93,8 @@ def _split(part: str) -> tuple[str, str]:
 TIMEOUT_S = 3.0
 """Timeout in seconds of the handshake: as long as pulsar-client waits for a connection."""
 
+STALL_S = 0.1
+"""Seconds after its time at which a timeout that passes shows that the process did not run."""
 HEAD_START_S = 0.5
 """Seconds that earlier brokers of a list may reply after a later one: a reply takes milliseconds."""
 
@@ -131,7 +134,13 @@ async def _shake_hands_with(
     url: str, host: str, port: int, context: ssl.SSLContext | None, greeting: bytes, timeout: float
 ) -> int | None:
     try:
-        async with asyncio.timeout(timeout):
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                return await _shake(url, host, port, context, greeting)
+        except TimeoutError:
+            if asyncio.get_running_loop().time() < (limit.when() or math.inf) + STALL_S:
+                raise
+        async with asyncio.timeout(timeout):  # this process did not run: the reply may have been there
             return await _shake(url, host, port, context, greeting)
     except ssl.SSLCertVerificationError as error:
         raise untrusted(url, error.reason or str(error)) from None

@@ -14,6 +14,7 @@ import ssl
 import struct
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -70,6 +71,13 @@ def file_descriptors_used_up() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for file in taken:
             os.close(file)
+
+
+@pytest.mark.wall_clock
+async def test_time_in_which_the_process_did_not_run_does_not_count() -> None:
+    async with greeter(CONNECTED) as broker:
+        asyncio.get_running_loop().call_soon(time.sleep, 3.0)
+        assert await shake_hands(broker.url(), NOBODY, 2.0) == 5 << 20
 
 
 @pytest.mark.wall_clock
