@@ -191,6 +191,8 @@ class _Scan:
                     self._add(path, "not a folder", fix)
                 elif path:
                     fix = f"create it, with {_EXAMPLE}, or use another one"
+                    if path.endswith(".json"):
+                        fix = "correct the path of the file of MCP servers, or give a folder of descriptors"
                     self._add(path, "there is no such folder", fix)
                 else:
                     self._add("''", "the path is empty: is a variable unset?", f"give the folder with {_EXAMPLE}")
@@ -202,6 +204,12 @@ class _Scan:
             self._add(path, _cannot_be_read(error), "make the folder readable for this user")
             return
         files = [name for name in names if os.path.splitext(name)[1].lower() in PARSERS and not name.startswith(".")]
+        above, own = os.path.split(os.path.abspath(path))
+        if not kinds and own in KINDS:
+            self._add(
+                path, f"only the {own}/ of a folder of descriptors", f"give the folder above it: {show_path(above)}"
+            )
+            return
         for name in files:
             fix = "move a descriptor of a tool into tool/, and that of a service into tool-service/"
             self._add(os.path.join(path, name), "neither in tool/ nor in tool-service/: it is ignored", fix, "info")
@@ -282,7 +290,10 @@ class _Scan:
             if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
                 return None  # deleted since the folder was listed
             signature = None
-            problems = [Problem(show_path(path), "", _cannot_be_read(error), "make the file readable for this user")]
+            fix = "make the file readable for this user"
+            if isinstance(error, FileNotFoundError):
+                fix = "it is a symbolic link to nothing: correct it, or delete it"
+            problems = [Problem(show_path(path), "", _cannot_be_read(error), fix)]
         except DocumentError as error:
             problems = [Problem(show_path(path), *mistake) for mistake in error.mistakes]
         if former is not None and isinstance(former.item.raw, Unreadable):

@@ -40,7 +40,7 @@ from dispatch.dispatcher import Dispatcher, connect
 from dispatch.documents import DocumentError, decode_text
 from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.messaging.wire import MAX_MESSAGE_BYTES
-from dispatch.policy import DEFAULT_POLICY, Policy
+from dispatch.policy import DEFAULT_POLICY, MAX_SECONDS, Policy
 from dispatch.result import CallResult
 from dispatch.routing.discovery import WARN_MISSING_S
 from dispatch.routing.instance import SHARED
@@ -105,6 +105,8 @@ def call(
     def read(catalog: Catalog) -> dict[str, Any]:
         return read_arguments(catalog.tool(tool), words or (), arguments, print_warning)
 
+    if timeout is not None and not 0 < timeout <= MAX_SECONDS:
+        raise CliError(f"--timeout {timeout:g} is out of range.", f"give seconds above 0, {MAX_SECONDS:g} at most")
     broker = settings.call_url
     if broker == settings.broker_url:
         settings.require_pulsar_url("dispatch call")

@@ -32,7 +32,8 @@ def init(
     [bold]dispatch init shop && cd shop && pytest && dispatch serve shop.py --watch[/bold]
     """
     if not name.isidentifier() or keyword.iskeyword(name) or not name.isascii():
-        raise CliError(f"'{name}' cannot be the name of a Python module.", "use letters, digits and '_', such as shop")
+        fix = "use the letters a to z, digits and '_', such as shop"
+        raise CliError(f"'{name}' cannot be the name of a Python module.", fix)
     if replaces_module(name):
         raise CliError(f"'{name}.py' would replace the module '{name}', which dispatch uses.", "choose another name")
     folder = Path(name)

@@ -107,6 +107,16 @@ def test_a_descriptor_beside_the_two_folders_is_noted(folder: Path) -> None:
     assert "move a descriptor of a tool into tool/" in note.fix
 
 
+def test_the_folder_of_one_kind_is_told_from_a_folder_of_descriptors(folder: Path) -> None:
+    assert only_error(folder / "tool").fix == f"give the folder above it: {folder}"
+
+
+def test_a_link_to_nothing_and_a_missing_file_are_told(folder: Path) -> None:
+    (folder / "tool" / "other.json").symlink_to("nowhere")
+    assert only_error(folder).fix == "it is a symbolic link to nothing: correct it, or delete it"
+    assert "correct the path of the file of MCP servers" in only_error(folder / "mcp.json").fix
+
+
 def test_a_file_is_not_renamed_to_a_folder(tmp_path: Path) -> None:
     put(tmp_path, "tool.json", TOOL)
     (problem,) = (each for each in check_directory(tmp_path)[1] if each.severity == "error")

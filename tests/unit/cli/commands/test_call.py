@@ -171,6 +171,12 @@ def test_an_address_that_is_none(run: Run, catalog_folder: Path) -> None:
     assert "Use pulsar://HOST:6650" in end.err
 
 
+@pytest.mark.parametrize("timeout", ["-1", "0", "nan", "inf"])
+def test_a_number_that_is_no_timeout_is_told_without_a_broker(run: Run, catalog_folder: Path, timeout: str) -> None:
+    end = run("call", "tell-joke", "topic=x", "--timeout", timeout, "--catalog", str(catalog_folder))
+    assert (end.code, "is out of range" in end.err, "broker" in end.err) == (2, True, False), end
+
+
 def test_a_timeout_that_cannot_be(run: Run, catalog_folder: Path) -> None:
     end = run("call", "tell-joke", "--timeout", "soon", "--catalog", str(catalog_folder))
     assert end.code == 2
