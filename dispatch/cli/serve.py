@@ -190,6 +190,8 @@ def serve(
         name = service or (None if request_queue else name_target(target))
         topics = _resolve_topics(name, request_queue, response_queue)
         if topics[0] in servers:
+            if targets.count(target) > 1:
+                raise CliError(f"'{target}' is given twice.", "give each target once")
             raise CliError(f"Two services are named '{name}'.", "give their files different names")
         sys.dont_write_bytecode = sys.dont_write_bytecode or watch  # it is stale after two edits within a second
         loaded = load_target(target)

@@ -97,6 +97,10 @@ def _read_module(module: ModuleType, module_name: str) -> Target:
             f"'{module_name}' has several services: {names}.", f"select one: {module_name}:{services[0].__name__}"
         )
     fix = "define a function with a docstring, and declare it with @dispatch.tool"
+    if getattr(module, "__file__", None) is None and hasattr(module, "__path__"):
+        raise CliError(
+            f"'{module_name}' is a folder.", f"give the path of a file with functions: {module_name}/shop.py"
+        )
     for name, value in vars(module).items():
         if isinstance(value, FunctionSource) or (_is_service(value) and not inspect.isclass(value)):
             fix = f"name its variable: {module_name}:{name}"

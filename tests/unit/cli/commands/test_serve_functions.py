@@ -108,11 +108,14 @@ def test_what_cannot_be_exported(run: Run, tmp_path: Path, arguments: tuple[str,
     [
         (("shop.py", "shelf.py", "--service", "shop"), "there are several targets"),
         (("shop.py", "a/shop.py"), "Two services are named 'shop'"),
+        (("shop.py", "shop.py"), "'shop.py' is given twice"),
+        (("descriptors",), "'descriptors' is a folder"),
         (("joke.py", "--watch"), "--watch reloads functions"),
         (("shelf.py",), "has no functions and no ToolService class"),
     ],
 )
 def test_what_cannot_be_served(run: Run, tmp_path: Path, arguments: tuple[str, ...], problem: str) -> None:
+    (tmp_path / "descriptors" / "tool").mkdir(parents=True)
     (tmp_path / "joke.py").write_text(
         "import dispatch\nclass Joke(dispatch.ToolService):\n    async def invoke(self, config, arguments): ...\n"
     )
