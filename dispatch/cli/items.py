@@ -84,6 +84,8 @@ def read_document(name: str) -> ItemDocument:
     except (OSError, DocumentError) as error:
         reason = getattr(error, "strerror", None) or error
         raise CliError(f"{what} cannot be read: {reason}.", "name a readable file, or - for stdin") from None
+    if name == STDIN and not text.strip():
+        raise CliError("stdin is empty. Nothing was written.", "give the descriptor as JSON on stdin")
     suffix = Path(name).suffix.lower() if name != STDIN else ".json"
     if suffix not in PARSERS:
         raise CliError(f"{what} is not a .json, .yaml or .yml file.", "rename it, or give its JSON on stdin")

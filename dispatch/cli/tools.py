@@ -243,7 +243,8 @@ def _describe_no_tools(settings: Settings, snapshot: Snapshot) -> str:
         return (
             f"No service announces itself on {settings.broker_url}: 'dispatch serve' starts one. Or give --catalog DIR."
         )
-    names = ", ".join(id.removeprefix("folder:") for id in snapshot.merged.reports)
+    # A file of MCP servers may have none, and so no source.
+    names = ", ".join([id.removeprefix("folder:") for id in snapshot.merged.reports] or settings.catalog_folders)
     return f"{names} contains no tools."
 
 

@@ -115,6 +115,7 @@ def test_mistakes_of_the_user(run: Run, folder: Path, give: Any, words: tuple[st
     ("item", "text", "message"),
     [
         ("tool/sing", "{", "stdin: "),
+        ("tool/sing", "", "give the descriptor as JSON on stdin"),
         ("tool/sing", '{"a": 1, "a": 2}', "stdin: "),
         ("tool/sing", "[]", "not an object"),
         ("tool/sing", json.dumps(SING | {"service": "joke"}), "there is no tool service 'joke'"),

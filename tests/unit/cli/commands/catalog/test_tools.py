@@ -80,6 +80,11 @@ def test_an_empty_catalogue_says_so(run: Run, tmp_path: Path) -> None:
     assert "no descriptors in this folder" in end.err
 
 
+def test_a_file_without_mcp_servers_says_so(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {}}')
+    assert run("tools", "--catalog", "mcp.json").out == "mcp.json contains no tools.\n"
+
+
 def write_tool(folder: Path, name: str, file: str | None = None, **keys: object) -> None:
     tool = {"type": "tool-service", "name": name, "description": f"Do {name}.", "service": "joke-service", **keys}
     (folder / "tool" / f"{file or name}.json").write_text(json.dumps(tool))
