@@ -17,7 +17,6 @@ from urllib.parse import quote
 
 import jinja2
 import msgspec
-from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -37,7 +36,6 @@ PEER_TIMEOUT_S: Final = 1.0
 PEER_CACHE_S: Final = 2.0
 MAX_PEER_BYTES: Final = 64 * 1024
 SIGN_IN: Final = "sign-in needed"
-WIDTH: Final = 600
 UNKNOWN: Final = "\u2013"
 _TONES: Final = ("ok", "warn", "bad")
 _UP: Final = ("up", "warming")
@@ -135,9 +133,9 @@ def tell_event(event: Values) -> str:
     return describe_event(event) + (f", until {write_clock(until)}" if until else "")
 
 
-def draw_change(held: Values) -> Markup:
-    """Return the lines in which a held definition differs from those in force, all of them: a reviewer sees what a model
-    would read, also characters that are not printed."""
+def list_changes(held: Values) -> list[str]:
+    """Return the lines in which a held definition differs from those in force, all of them, each behind ``+``, ``-`` or a
+    blank: a reviewer sees what a model would read, also characters that are not printed."""
     before, after = (
         [
             excerpt(line, len(line))
@@ -146,71 +144,8 @@ def draw_change(held: Values) -> Markup:
         ]
         for key in ("before", "after")
     )
-    found = Markup()
-    for line in difflib.unified_diff(before, after, n=2, lineterm=""):
-        if not line.startswith(("---", "+++", "@@")):
-            tag = {"+": "ins", "-": "del"}.get(line[0], "span")
-            found += Markup("<{}>{}</{}>\n").format(tag, line, tag)
-    return Markup('<pre class="change">{}</pre>').format(found)
-
-
-def draw_history(history: Values) -> Markup:
-    """Return a chart of calls and failed calls."""
-    calls, failed = history["calls"], history["failed"]
-    if not any(calls):
-        return Markup('<p class="calm">No calls in this time.</p>')
-    most, step = max(calls), WIDTH / len(calls)
-    bars = Markup()
-    for at, (total, bad) in enumerate(zip(calls, failed, strict=True)):
-        for count, tone in ((total, ""), (bad, "bad")):
-            if count:
-                height = max(100 * count / most, 1.5)
-                bars += Markup('<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>').format(
-                    tone, at * step + 1, 100 - height, step - 2, height
-                )
-    label = f"{sum(calls)} calls, {sum(failed)} failed"
-    return Markup(
-        '<figure class="chart"><svg viewBox="0 0 {} 100" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
-        '<figcaption><span>5 min ago</span><span><i class="key"></i>calls, at most {} a second'
-        '<i class="key bad"></i>failed</span><span>now</span></figcaption></figure>'
-    ).format(WIDTH, label, bars, write_rate(most / history["seconds"]))
-
-
-def draw_waterfall(call: Values) -> Markup:
-    """Return the waits and attempts of a call over its time."""
-    whole = max(call["duration"], 1e-9)
-    rows = [(each["start"], each["duration"], "wait", "queue", "") for each in call["waits"]]
-    rows += [
-        (
-            each["start"],
-            each["duration"],
-            find_tone(each["outcome"]),
-            f"attempt {each['number']}",
-            " ".join(filter(None, ("" if each["reason"] == "first" else each["reason"], each["instance"]))),
-        )
-        for each in call["trail"]
-    ]
-    found = Markup()
-    for start, duration, tone, name, instance in [
-        (0.0, whole, "track", "call", ""),
-        *sorted(rows, key=lambda row: row[0]),
-    ]:
-        bar = Markup('<rect class="{}" x="{:.2f}" y="2" width="{:.2f}" height="12" rx="2"/>').format(
-            tone, WIDTH * start / whole, max(WIDTH * duration / whole, 2.0)
-        )
-        found += Markup(
-            '<span>{}{}</span><svg viewBox="0 0 {} 16" preserveAspectRatio="none" role="img" aria-label="from {} for {}">{}'
-            '</svg><span class="took">{}</span>'
-        ).format(
-            name,
-            Markup(' <span class="hint">{}</span>').format(instance) if instance else "",
-            WIDTH,
-            write_duration(start),
-            write_duration(duration),
-            bar,
-            write_duration(duration),
-        )
-    return Markup('<div class="waterfall">{}</div>').format(found)
+    lines = difflib.unified_diff(before, after, n=2, lineterm="")
+    return [line for line in lines if not line.startswith(("---", "+++", "@@"))]
 
 
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
@@ -226,9 +161,7 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "instance_path": write_instance_path,
     "http": find_link,
     "story": tell_event,
-    "chart": draw_history,
-    "change": draw_change,
-    "waterfall": draw_waterfall,
+    "changes": list_changes,
 }
 
 
