@@ -234,7 +234,7 @@ class _RecordedCall(_TracedCall):
         self._tracing = tracing
         self._tool = tool
         self._span = span
-        self._context = set_span_in_context(span, EMPTY)
+        self._context = set_span_in_context(span, _EMPTY)
         self._chunks: list[str] = []
         self._size = 0
         own = span.get_span_context()
@@ -253,30 +253,17 @@ class _RecordedCall(_TracedCall):
 
     def on_request(self, topic: str, template: str, id: str, number: int, reason: str) -> observers.RequestObserver:
         inner = self._inner.on_request(topic, template, id, number, reason)
-        start_span = self._tracing.tracer.start_span
-        if not topic:
-            known: dict[str, str | int] = {observers.ATTEMPT: number, observers.ATTEMPT_REASON: reason}
-            with _SPANS:
-                return _RecordedRequest(
-                    start_span(observers.EXECUTE_LOCALLY, self._context, SpanKind.INTERNAL, known), inner
-                )
-            return inner
-        attributes: dict[str, str | int] = {
-            observers.MESSAGING_SYSTEM: observers.PULSAR,
-            observers.MESSAGING_OPERATION: observers.SEND,
-            observers.MESSAGING_OPERATION_TYPE: observers.SEND,
-            observers.MESSAGING_DESTINATION: topic,
-            observers.MESSAGING_CONVERSATION: id,
-            observers.MESSAGING_CLIENT: self._tracing.client_id,
-            observers.ATTEMPT: number,
-            observers.ATTEMPT_REASON: reason,
-        }
-        if topic != template:
-            attributes[observers.MESSAGING_TEMPLATE] = template
+        name, kind = observers.EXECUTE_LOCALLY, SpanKind.INTERNAL
+        known: dict[str, str | int | bool] = {}
+        if topic:
+            name, kind = f"{observers.SEND} {template}", SpanKind.PRODUCER
+            known = _describe_sending(topic, id, self._tracing.client_id)
+            if topic != template:
+                known[observers.MESSAGING_TEMPLATE] = template
+        known[observers.ATTEMPT] = number
+        known[observers.ATTEMPT_REASON] = reason
         with _SPANS:
-            return _RecordedRequest(
-                start_span(f"{observers.SEND} {template}", self._context, SpanKind.PRODUCER, attributes), inner
-            )
+            return _RecordedRequest(self._tracing.tracer.start_span(name, self._context, kind, known), inner)
         return inner
 
     def on_retry(self, wait: float) -> None:
@@ -337,7 +324,16 @@ class _RecordedCall(_TracedCall):
             self._span.end()
 
 
-EMPTY = Context()
+def _describe_sending(topic: str, id: str, client: str) -> dict[str, str | int | bool]:
+    """Return the attributes of the span of a message that is sent, of the exchange ``id``."""
+    return {
+        observers.MESSAGING_SYSTEM: observers.PULSAR,
+        observers.MESSAGING_OPERATION: observers.SEND,
+        observers.MESSAGING_OPERATION_TYPE: observers.SEND,
+        observers.MESSAGING_DESTINATION: topic,
+        observers.MESSAGING_CONVERSATION: id,
+        observers.MESSAGING_CLIENT: client,
+    }
 
 
 def _conclude(span: Span, outcome: Outcome, error: DispatchError | None) -> None:
@@ -593,14 +589,7 @@ class ServiceTracing:
         assert self._tracer is not None  # the reply is part of a span
         topic, names = request.reply_topic, self._names
         own = topic != names.responses
-        attributes: dict[str, str | bool] = {
-            observers.MESSAGING_SYSTEM: observers.PULSAR,
-            observers.MESSAGING_OPERATION: observers.SEND,
-            observers.MESSAGING_OPERATION_TYPE: observers.SEND,
-            observers.MESSAGING_DESTINATION: topic,
-            observers.MESSAGING_CONVERSATION: request.id,
-            observers.MESSAGING_CLIENT: names.instance,
-        }
+        attributes = _describe_sending(topic, request.id, names.instance)
         if own:
             attributes[observers.MESSAGING_TEMPLATE] = names.replies
             attributes[observers.MESSAGING_TEMPORARY] = True
