@@ -279,29 +279,36 @@ class DispatcherCollector(exposition.PerRegistry, Collector):
 
     def describe(self) -> Iterable[Metric]:
         """Return the families without their values: a registry checks their names."""
-        return [family(lambda: ()) for family in _FAMILIES]
+        return [family(lambda: ()) for family, _ in self._list_families()]
 
     def collect(self) -> Iterator[Metric]:
         """Yield the families; each reads its values when it is rendered."""
-        yield _connected(self._connected)
-        yield _pending(lambda: [((), sum(each.pending for each in self._dispatchers()))])
-        yield _in_flight(lambda: ((meter.label, meter.in_flight) for meter in self._instruments.tools.meters()))
-        yield _queued(lambda: _add_up((each.queued() for each in self._dispatchers()), self._tool_labels()))
-        yield _abandoned_threads(
-            lambda: _add_up((each.abandoned_threads() for each in self._dispatchers()), self._tool_labels())
-        )
-        yield _circuits(self._circuits)
-        yield _instances(self._instances)
-        yield _instance_in_flight(self._instance_in_flight)
-        yield _tools(lambda: self._add_up_sources(lambda each: each.tools))
-        yield _refused_items(lambda: self._add_up_sources(lambda each: each.refused))
-        yield _held_changes(lambda: self._add_up_sources(lambda each: each.held))
-        yield _source_up(self._source_up)
-        yield _fleet_members(lambda: {(each.name,): each.members for each in self._fleets()}.items())
-        yield _fleet_reachable(lambda: {(each.name,): each.is_reachable for each in self._fleets()}.items())
-        yield _fleet_share(lambda: self._fleet_shares())
-        yield _fleet_quota_used(lambda: self._fleet_quotas(0))
-        yield _fleet_quota(lambda: self._fleet_quotas(1))
+        return (family(read) for family, read in self._list_families())
+
+    def _list_families(self) -> list[tuple[Family, Callable[[], exposition.Values]]]:
+        tools = self._instruments.tools
+        return [
+            (_connected, self._connected),
+            (_pending, lambda: [((), sum(each.pending for each in self._dispatchers()))]),
+            (_in_flight, lambda: ((meter.label, meter.in_flight) for meter in tools.meters())),
+            (_queued, lambda: _add_up((each.queued() for each in self._dispatchers()), tools.labels())),
+            (
+                _abandoned_threads,
+                lambda: _add_up((each.abandoned_threads() for each in self._dispatchers()), tools.labels()),
+            ),
+            (_circuits, self._circuits),
+            (_instances, self._instances),
+            (_instance_in_flight, self._instance_in_flight),
+            (_tools, lambda: self._add_up_sources(lambda each: each.tools)),
+            (_refused_items, lambda: self._add_up_sources(lambda each: each.refused)),
+            (_held_changes, lambda: self._add_up_sources(lambda each: each.held)),
+            (_source_up, self._source_up),
+            (_fleet_members, lambda: {(each.name,): each.members for each in self._fleets()}.items()),
+            (_fleet_reachable, lambda: {(each.name,): each.is_reachable for each in self._fleets()}.items()),
+            (_fleet_share, self._fleet_shares),
+            (_fleet_quota_used, lambda: self._fleet_quotas(0)),
+            (_fleet_quota, lambda: self._fleet_quotas(1)),
+        ]
 
     def _dispatchers(self) -> list[ObservedDispatcher]:
         with self._lock:
@@ -323,15 +330,12 @@ class DispatcherCollector(exposition.PerRegistry, Collector):
     def _fleet_quotas(self, which: int) -> exposition.Values:
         return {(each.name, *key): of[which] for each in self._fleets() for key, of in each.quotas.items()}.items()
 
-    def _tool_labels(self) -> frozenset[ToolKey]:
-        return self._instruments.tools.labels()
-
     def _connected(self) -> exposition.Values:
         known = [each.connected for each in self._dispatchers() if each.connected is not None]
         return [((), sum(known))] if known else []
 
     def _circuits(self) -> exposition.Values:
-        named = self._tool_labels()
+        named = self._instruments.tools.labels()
         circuits: dict[tuple[str, str], list[State]] = {}
         for each in self._dispatchers():
             for tool, now in each.circuits():
@@ -461,11 +465,6 @@ _fleet_quota_used = _gauge(
     *("fleet", "tool", "per"),
 )
 _fleet_quota = _gauge("dispatch_fleet_quota", "Calls of the quota in a day or month.", "fleet", "tool", "per")
-_FAMILIES = (
-    *(_connected, _pending, _in_flight, _queued, _abandoned_threads, _circuits, _instances, _instance_in_flight),
-    *(_tools, _refused_items, _held_changes, _source_up),
-    *(_fleet_members, _fleet_reachable, _fleet_share, _fleet_quota_used, _fleet_quota),
-)
 
 # Reads the states of circuits from the metrics of a dispatcher, in the text format of Prometheus.
 
