@@ -217,7 +217,7 @@ class Demo:
             async with asyncio.TaskGroup() as group:
                 for name in world.SCRIPTS:
                     work = world.Agent(name, dispatcher, self.board).run_script(
-                        self._is_still_running, random.Random(chance.random())
+                        lambda: self._is_running, random.Random(chance.random())
                     )
                     group.create_task(work)
                 scenarios = await self._run_scenarios(context)
@@ -252,9 +252,6 @@ class Demo:
         self.phase = "All guards back to normal"
         await asyncio.sleep(self.time_scale.steady_period)
         return scenarios
-
-    def _is_still_running(self) -> bool:
-        return self._is_running
 
     def _store_snapshot(self) -> None:
         """Store the state of the guards before the dispatcher closes."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import cycle
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -72,11 +73,13 @@ class Scenario(ABC):
     Attributes:
         title: its subject, in a few words.
         tools: tools that only this scenario calls; it checks the outcomes of their calls.
+        agents: names of its agents.
         is_running: whether its agents continue to call.
     """
 
     title: ClassVar[str]
     tools: ClassVar[frozenset[str]] = frozenset()
+    agents: ClassVar[Sequence[str]] = ()
 
     def __init__(self, context: ScenarioContext) -> None:
         self.context = context
@@ -85,16 +88,15 @@ class Scenario(ABC):
     async def run(self) -> None:
         """Run the steps while the agents call; calls in flight at the end are completed."""
         async with asyncio.TaskGroup() as group:
-            for caller in self.create_callers():
-                group.create_task(caller)
+            for name in self.agents:
+                group.create_task(self.call_as(name))
             try:
                 await self.run_steps()
             finally:
                 self.is_running = False
 
-    def create_callers(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """Create the agents' coroutines; each ends when :attr:`is_running` becomes false."""
-        return iter(())
+    async def call_as(self, name: str) -> None:  # noqa: B027 - optional: not every scenario has agents
+        """Call as the agent ``name`` until :attr:`is_running` becomes false."""
 
     @abstractmethod
     async def run_steps(self) -> None:
@@ -171,12 +173,13 @@ class EveryOutcome(Scenario):
         super().__init__(context)
         self._elsewhere = frozenset(elsewhere)
         self._agent = context.create_agent("mallory")
+        weather = partial(self._agent.call, "weather")
         self.steps: tuple[tuple[str, Callable[[], Awaitable[object]]], ...] = (
-            ("an unknown tool with a similar name", self._unknown_tool),
-            ("a tool's own error", self._tool_error),
-            ("arguments that are not an object", self._invalid_arguments),
-            ("a service with a malformed reply", self._malformed_reply),
-            ("a service that does not reply", self._timeout),
+            ("an unknown tool with a similar name", partial(self._agent.call, "tell-jokes", {"topic": "cats"})),
+            ("a tool's own error", partial(self._agent.call, "calculate", {"expression": "1 / 0"})),
+            ("arguments that are not an object", partial(self._agent.call, "tell-joke", ["cats"])),
+            ("a service with a malformed reply", partial(weather, {"place": "Tromsø"}, WARM_UP_TIMEOUT_S)),
+            ("a service that does not reply", partial(weather, {"place": "Atlantis"})),
             ("three calls of a printer with concurrency 1", self._overload),
             ("an agent that cancels its call", self._cancellation),
         )
@@ -216,25 +219,10 @@ class EveryOutcome(Scenario):
             "outcomes": {str(outcome): count for outcome, count in self.count_outcomes().items()},
         }
 
-    async def _unknown_tool(self) -> None:
-        await self._agent.call("tell-jokes", {"topic": "cats"})
-
-    async def _tool_error(self) -> None:
-        await self._agent.call("calculate", {"expression": "1 / 0"})
-
-    async def _invalid_arguments(self) -> None:
-        await self._agent.call("tell-joke", ["cats"])
-
-    async def _timeout(self) -> None:
-        await self._agent.call("weather", {"place": "Atlantis"})
-
     async def _overload(self) -> None:
         async with asyncio.TaskGroup() as group:
             for number in (1, 2, 3):
                 group.create_task(self._agent.call("print-label", {"text": f"parcel {number}"}))
-
-    async def _malformed_reply(self) -> None:
-        await self._agent.call("weather", {"place": "Tromsø"}, WARM_UP_TIMEOUT_S)
 
     async def _cancellation(self) -> None:
         # The archive needs 350 ms for this year: the call is in flight when it is cancelled.
@@ -270,6 +258,7 @@ class SlowInstance(Scenario):
 
     title = "A slow instance"
     tools = frozenset({SLOW_TOOL})
+    agents = TRANSLATE_CALLERS
 
     def __init__(self, context: ScenarioContext, translators: Mapping[str, Translator]) -> None:
         super().__init__(context)
@@ -279,11 +268,7 @@ class SlowInstance(Scenario):
         self.calls = self.succeeded = self.retried = self.results_while_ejected = 0
         self.slowest = 0.0
 
-    def create_callers(self) -> Iterator[Coroutine[Any, Any, None]]:
-        for name in TRANSLATE_CALLERS:
-            yield self._call(name)
-
-    async def _call(self, name: str) -> None:
+    async def call_as(self, name: str) -> None:
         agent = self.context.create_agent(name)
         for word in cycle(WORDS):
             if not self.is_running:
@@ -400,6 +385,7 @@ class OpenCircuit(Scenario):
 
     title = "A service hangs"
     tools = frozenset({HANGING_TOOL, ALTERNATIVE})
+    agents = RATE_CALLERS
 
     def __init__(self, context: ScenarioContext, service: Rates) -> None:
         super().__init__(context)
@@ -411,11 +397,7 @@ class OpenCircuit(Scenario):
         self.sent = 0
         self.alternative_results = 0
 
-    def create_callers(self) -> Iterator[Coroutine[Any, Any, None]]:
-        for name in RATE_CALLERS:
-            yield self._call(name)
-
-    async def _call(self, name: str) -> None:
+    async def call_as(self, name: str) -> None:
         agent = self.context.create_agent(name)
         for pair in cycle(RATES):
             if not self.is_running:
@@ -523,6 +505,7 @@ class NoisyUser(Scenario):
 
     title = "A noisy user"
     tools = frozenset({LIMITED_TOOL})
+    agents = (NOISY_USER, *OTHERS)
 
     def __init__(self, context: ScenarioContext) -> None:
         super().__init__(context)
@@ -531,12 +514,8 @@ class NoisyUser(Scenario):
         self._began: float | None = None
         self.seconds = 0.0
 
-    def create_callers(self) -> Iterator[Coroutine[Any, Any, None]]:
-        yield self._call(NOISY_USER, NOISY_USER_PAUSE_S)
-        for name in OTHERS:
-            yield self._call(name, OTHERS_PAUSE_S)
-
-    async def _call(self, name: str, pause: float) -> None:
+    async def call_as(self, name: str) -> None:
+        pause = NOISY_USER_PAUSE_S if name == NOISY_USER else OTHERS_PAUSE_S
         agent, users = self.context.create_agent(name), self.context.board.users
         while self.is_running:
             result = await agent.call(LIMITED_TOOL, {"query": f"news for {name}"})
@@ -557,7 +536,7 @@ class NoisyUser(Scenario):
             await asyncio.sleep(pause)
 
     async def run_steps(self) -> None:
-        self.context.board.track_users((NOISY_USER, *OTHERS))
+        self.context.board.track_users(self.agents)
         self._began = self.context.clock()
         self.context.events.record(
             f"{NOISY_USER} calls {LIMITED_TOOL} up to {1 / NOISY_USER_PAUSE_S:.0f} times a second, {len(OTHERS)} others "

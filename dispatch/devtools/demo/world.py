@@ -7,7 +7,7 @@ import asyncio
 import operator
 import random
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any, Final
@@ -378,15 +378,11 @@ class Agent:
 
     async def run_script(self, is_running: Callable[[], bool], chance: random.Random) -> None:
         """Repeat the script while ``is_running()``, with short pauses between the calls."""
-        for step in _repeat_script(self.name):
+        for step in cycle(SCRIPTS[self.name]):
             if not is_running():
                 return
             await self.run_step(await self.find_tool(step))
             await asyncio.sleep(chance.uniform(0.01, 0.06))
-
-
-def _repeat_script(name: str) -> Iterator[Step]:
-    return cycle(SCRIPTS[name])
 
 
 # The demo's catalogue: services and tools, in the notation of descriptor files.
