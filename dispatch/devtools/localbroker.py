@@ -1218,6 +1218,12 @@ class LocalBroker:
 
     Created by `LocalBroker.start`. Unless detached, it ends with this process, even if that is killed by SIGKILL. The
     methods block; from asyncio call them in a thread.
+
+    Attributes:
+        service_url: URL for clients.
+        web_url: URL of the admin interface.
+        data_dir: folder of data, logs (`logs/broker.log`) and configuration.
+        log_file: the broker's log.
     """
 
     kind: Literal["process"] = "process"
@@ -1234,6 +1240,10 @@ class LocalBroker:
     ) -> None:
         """Internal: use `start`."""
         self.super_user_token = super_user_token
+        self.service_url = f"pulsar://{LOOPBACK}:{configuration.ports.broker}"
+        self.web_url = f"http://{LOOPBACK}:{configuration.ports.web}"
+        self.data_dir = configuration.data_dir
+        self.log_file = configuration.log_file
         self._configuration = configuration
         self._owns_data = owns_data
         self._detached = detached
@@ -1320,26 +1330,6 @@ class LocalBroker:
 
     def __exit__(self, *_error: object) -> None:
         self.stop()
-
-    @property
-    def service_url(self) -> str:
-        """Return the URL for clients."""
-        return f"pulsar://{LOOPBACK}:{self._configuration.ports.broker}"
-
-    @property
-    def web_url(self) -> str:
-        """Return the URL of the admin interface."""
-        return f"http://{LOOPBACK}:{self._configuration.ports.web}"
-
-    @property
-    def data_dir(self) -> Path:
-        """Return the folder of data, logs (`logs/broker.log`) and configuration."""
-        return self._configuration.data_dir
-
-    @property
-    def log_file(self) -> Path:
-        """Return the broker's log file."""
-        return self._configuration.log_file
 
     @property
     def pid(self) -> int:

@@ -112,11 +112,9 @@ def make_plan(sizes: str = DEFAULT_SIZES, in_flight: str = DEFAULT_IN_FLIGHT, ca
             f"--calls {calls:,} is out of range with {most:,} in flight",
             f"use {most:,} to {MAX_CALLS:,} calls, or smaller --in-flight",
         )
-    plan = Plan(wanted_sizes, wanted_in_flight, calls, None)
-    if calls is not None:
-        return plan
-    share = TOTAL_S / (2 * len(plan.loads))
-    return Plan(wanted_sizes, wanted_in_flight, None, min(max(share, MIN_RUN_S), MAX_RUN_S))
+    share = TOTAL_S / (2 * len(wanted_sizes) * len(wanted_in_flight))
+    seconds = None if calls is not None else min(max(share, MIN_RUN_S), MAX_RUN_S)
+    return Plan(wanted_sizes, wanted_in_flight, calls, seconds)
 
 
 def parse_size(text: str) -> int:
@@ -566,10 +564,6 @@ def _list_losing(runs: Iterable[tuple[Measurement, RunResult | None]]) -> list[t
     return sorted(losing, key=lambda each: (each[1].share, each[1].lost), reverse=True)
 
 
-def _format_loss(run: RunResult) -> str:
-    return f"{format_share(run.lost, run.calls)}" if run.lost else "none"
-
-
 def _advise_on_plain_loss(measurements: Sequence[Measurement], session_lost: int, session_calls: int) -> list[str]:
     losing = _list_losing((measurement, measurement.plain) for measurement in measurements)
     worst, run = losing[0]
@@ -578,7 +572,8 @@ def _advise_on_plain_loss(measurements: Sequence[Measurement], session_lost: int
     )
     line += f" ({run.lost:,} of {run.calls:,})"
     if worst.session is not None:
-        line += f" and {_format_loss(worst.session)} with sessions ({worst.session.lost:,} of {worst.session.calls:,})"
+        with_sessions = format_share(worst.session.lost, worst.session.calls) if worst.session.lost else "none"
+        line += f" and {with_sessions} with sessions ({worst.session.lost:,} of {worst.session.calls:,})"
     first = min(
         (measurement for measurement, _ in losing), key=lambda measurement: (measurement.size, measurement.in_flight)
     )
