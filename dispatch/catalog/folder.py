@@ -123,12 +123,8 @@ class FolderReader:
         self._namespace = namespace
         self._files: dict[str, _File] = {}
         self._lock = threading.Lock()
-        self._last = FolderReading(0, (), (), False, False)
-
-    @property
-    def last(self) -> FolderReading:
+        self.last = FolderReading(0, (), (), False, False)
         """The last reading; its number is 0 before the first one."""
-        return self._last
 
     def read(self) -> FolderReading:
         """Read the folder. Returns the same object as before if the contents are the same. Never raises for the contents."""
@@ -141,10 +137,10 @@ class FolderReader:
                 self._files = {**self._files, **scan.files}  # a file that is missing now may come back unchanged
             else:
                 self._files = scan.files
-            last = self._last
+            last = self.last
             if not last.number or not _is_same(last, items, problems):
-                self._last = FolderReading(last.number + 1, items, problems, has_errors, has_errors or scan.is_recent)
-            return self._last
+                self.last = FolderReading(last.number + 1, items, problems, has_errors, has_errors or scan.is_recent)
+            return self.last
 
 
 def _is_same(last: FolderReading, items: tuple[Item, ...], problems: tuple[Problem, ...]) -> bool:

@@ -291,7 +291,8 @@ class FaultInjector:
     """
 
     def __init__(self, *faults: Faults) -> None:
-        self._faults = faults
+        self.faults = faults
+        """The faults in force; :meth:`inject` replaces them."""
         self.count: Counter[str] = Counter()
         """Number of messages by direction and fault: ``in drop``, ``out malformed``; ``out disconnected``: published while
         the connection was interrupted; ``in overflow``: lost because too many messages were delayed."""
@@ -315,15 +316,10 @@ class FaultInjector:
             raise TypeError("use any number of Faults, or one FaultInjector")
         return cls(*plain)
 
-    @property
-    def faults(self) -> tuple[Faults, ...]:
-        """The faults in force."""
-        return self._faults
-
     def inject(self, *faults: Faults) -> None:
         """Replace the faults in force. Interrupted connections are restored. The random decisions of a seed that was in use
         continue."""
-        self._faults = faults
+        self.faults = faults
         self.epoch += 1
 
     def heal(self) -> None:
@@ -345,7 +341,7 @@ class FaultInjector:
 
     def find_sampler(self, connection: int, direction: Direction, topic: str) -> FaultSampler | None:
         """Return the sampler of the faults that apply to messages of ``topic`` now; None: no faults."""
-        for faults in self._faults:
+        for faults in self.faults:
             if faults.apply_to(direction, topic):
                 key = (faults.seed, connection, direction, _stable_name(topic))
                 rngs = self._rngs.get(key)

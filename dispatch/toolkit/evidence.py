@@ -113,6 +113,7 @@ class EvidenceTable:
     Attributes:
         success: column of numbers of successes, each divided by :meth:`decay`; see :meth:`find_places`.
         weight: likewise, of the weights of all observations.
+        size: estimated memory in bytes.
     """
 
     def __init__(self, half_life: float, now: float, *, max_edges: int = MAX_EDGES, max_bytes: int = MAX_BYTES) -> None:
@@ -121,7 +122,7 @@ class EvidenceTable:
         self._max_edges = max_edges
         self._max_bytes = max_bytes
         self._evictions = 0
-        self._bytes = 0
+        self.size = 0
         self._places: dict[str, dict[str, int]] = {}
         self._sources: list[str] = []
         self._targets: list[str] = []
@@ -132,11 +133,6 @@ class EvidenceTable:
 
     def __len__(self) -> int:
         return len(self._sources)
-
-    @property
-    def size(self) -> int:
-        """Estimated memory in bytes."""
-        return self._bytes
 
     def add(self, u: str, v: str, evidence: Evidence, now: float) -> None:
         """Add observations of the time ``now``."""
@@ -184,7 +180,7 @@ class EvidenceTable:
         self._targets.clear()
         for column in self._columns():
             del column[:]
-        self._bytes = 0
+        self.size = 0
 
     def _columns(self) -> tuple[array[float], ...]:
         return self.success, self._tool_error, self._unused, self.weight
@@ -204,14 +200,14 @@ class EvidenceTable:
 
     def _create(self, u: str, v: str) -> int:
         size = EDGE_BYTES + sys.getsizeof(v) + SOURCE_BYTES + sys.getsizeof(u)
-        while self._sources and (len(self) >= self._max_edges or self._bytes + size > self._max_bytes):
+        while self._sources and (len(self) >= self._max_edges or self.size + size > self._max_bytes):
             self._evict()
         places = self._places.get(u)
         if places is None:
             places = self._places[u] = {}
-            self._bytes += SOURCE_BYTES + sys.getsizeof(u)
+            self.size += SOURCE_BYTES + sys.getsizeof(u)
         places[v] = len(self)
-        self._bytes += EDGE_BYTES + sys.getsizeof(v)
+        self.size += EDGE_BYTES + sys.getsizeof(v)
         self._sources.append(u)
         self._targets.append(v)
         for column in self._columns():
@@ -238,10 +234,10 @@ class EvidenceTable:
             column.pop()
         places = self._places[u]
         del places[v]
-        self._bytes -= EDGE_BYTES + sys.getsizeof(v)
+        self.size -= EDGE_BYTES + sys.getsizeof(v)
         if not places:
             del self._places[u]
-            self._bytes -= SOURCE_BYTES + sys.getsizeof(u)
+            self.size -= SOURCE_BYTES + sys.getsizeof(u)
 
     def _move_epoch(self, now: float) -> None:
         decay = self.decay(now)

@@ -435,6 +435,7 @@ class McpService(ToolGroup):
 
     def __init__(self, mcp_config: McpConfig, connect: ConnectMcp | None = None, *, id: str | None = None) -> None:
         super().__init__(mcp_config, id=id)
+        self.transport_config = mcp_config.transport_config
         self._mcp_config = mcp_config
         self._connect = connect
 
@@ -442,11 +443,6 @@ class McpService(ToolGroup):
     def of(cls, name: str, transport: McpTransportConfig, connect: ConnectMcp | None, id: str) -> McpService:
         """Return the server ``name``."""
         return cls(McpConfig(ToolGroupType.MCP, name, transport), connect, id=id)
-
-    @property
-    def transport_config(self) -> McpTransportConfig:
-        """How it is reached."""
-        return self._mcp_config.transport_config
 
     async def create_connection(self, tool_call_ctx: object = None) -> ToolConnection:
         """Open a connection.

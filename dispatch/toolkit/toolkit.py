@@ -140,14 +140,16 @@ class Toolkit(Graph):
 
     Attributes:
         operators: steps of agents that use its actions, as the file declares them; empty without a file.
+        follower: the connection to a live catalogue (:meth:`follow`); None: without one.
+        learner: that of :meth:`learn`; None: the written scores are used.
     """
 
     def __init__(self, graph: nx.DiGraph[str] | None = None) -> None:
         super().__init__(graph)
         self.operators: tuple[Operator, ...] = ()
         self._file = ToolkitFile()
-        self._follower: CatalogFollower | None = None
-        self._learner: Learner | None = None
+        self.follower: CatalogFollower | None = None
+        self.learner: Learner | None = None
 
     @classmethod
     def of(cls, dispatcher: Dispatcher) -> Toolkit:
@@ -161,15 +163,10 @@ class Toolkit(Graph):
         A tool that is removed from the catalogue is removed here; when it comes back, it has its edges again. A
         recommendation contains only those that its user may call. A second dispatcher replaces the first one.
         """
-        if self._follower is not None:
-            self._follower.close()
-        self._follower = CatalogFollower(self, dispatcher)
+        if self.follower is not None:
+            self.follower.close()
+        self.follower = CatalogFollower(self, dispatcher)
         return self
-
-    @property
-    def follower(self) -> CatalogFollower | None:
-        """The connection to a live catalogue; None: without one."""
-        return self._follower
 
     def learn(
         self,
@@ -196,17 +193,12 @@ class Toolkit(Graph):
             OSError: the folder of the file does not exist, or it cannot be read.
         """
         learner = Learner(self, store, half_life_days=half_life_days, clock=clock)
-        if self._learner is not None:
-            self._learner.close()
-        self._learner = learner
+        if self.learner is not None:
+            self.learner.close()
+        self.learner = learner
         if dispatcher is not None:
             learner.observe(dispatcher)
         return learner
-
-    @property
-    def learner(self) -> Learner | None:
-        """The learner of :meth:`learn`; None: the written scores are used."""
-        return self._learner
 
     @classmethod
     def load(cls, file: str | Path, *, connect_mcp: ConnectMcp | None = None) -> Toolkit:
@@ -282,8 +274,8 @@ class Toolkit(Graph):
             ValueError: the edge does not exist, or the score is not in [0, 1].
         """
         super().set_score(u, v, score)
-        if self._learner is not None:
-            self._learner.forget_scores(u)
+        if self.learner is not None:
+            self.learner.forget_scores(u)
 
     def update(self, other: Graph) -> None:
         """Add the vertices and edges of another toolkit. The data of an existing vertex is replaced; an existing edge keeps
@@ -316,8 +308,8 @@ class Toolkit(Graph):
         successors = list(self._graph.successors(id))
         predecessors = list(self._graph.predecessors(id))
         self._graph.remove_node(id)
-        if self._follower is not None:
-            successors = [each for each in successors if not self._follower.has_tool(each)]
+        if self.follower is not None:
+            successors = [each for each in successors if not self.follower.has_tool(each)]
         if isinstance(data, ToolGroup):
             for tool in successors:
                 self.remove_vertex(tool)
