@@ -101,7 +101,7 @@ class DelayQueue:
 
     def __init__(self) -> None:
         self._messages: set[DelayedMessage] = set()
-        self._empty: asyncio.Future[None] | None = None
+        self._empty = asyncio.Event()
 
     @property
     def is_full(self) -> bool:
@@ -117,16 +117,14 @@ class DelayQueue:
     def remove(self, message: DelayedMessage) -> None:
         """Remove a message that is delivered or cancelled."""
         self._messages.discard(message)
-        if not self._messages and self._empty is not None:
-            self._empty.set_result(None)
-            self._empty = None
+        if not self._messages:
+            self._empty.set()
 
     async def wait_empty(self) -> None:
         """Wait until no message is delayed."""
         while self._messages:
-            if self._empty is None:
-                self._empty = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._empty)
+            self._empty.clear()
+            await self._empty.wait()
 
     def clear(self) -> None:
         """Drop all delayed messages."""
