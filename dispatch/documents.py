@@ -466,6 +466,14 @@ def sign_status(status: os.stat_result) -> Signature:
     return status.st_ino, status.st_dev, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
+def sign_file(path: str | os.PathLike[str]) -> Signature | None:
+    """Return :func:`sign_status` of a file; None: there is no regular file that can be read."""
+    try:
+        return sign_status(os.stat(path))
+    except (OSError, ValueError):  # ValueError: a NUL character, or no regular file
+        return None
+
+
 def read_regular_file(path: str | os.PathLike[str], max_bytes: int, too_large: str) -> tuple[bytes, Signature]:
     """Return the content of a file and its signature. Never waits for a pipe.
 
@@ -686,7 +694,7 @@ class FileWatch(Generic[Content]):
         Raises:
             ValueError: it cannot be used.
         """
-        signature = self._sign()
+        signature = sign_file(self._path)
         if signature is not None and signature == self._signature:
             return None
         try:
@@ -712,13 +720,6 @@ class FileWatch(Generic[Content]):
             self._logger.info("%s loaded from '%s'", self._what, self._path)  # without the value: it may be a secret
         self._content = content
         return value
-
-    def _sign(self) -> Signature | None:
-        """Return the signature of the file; None: it cannot be read."""
-        try:
-            return sign_status(os.stat(self._path))
-        except (OSError, DocumentError):
-            return None
 
     def _report(self, problem: str) -> None:
         """Log a problem once."""

@@ -24,7 +24,7 @@ from dispatch.documents import (
     parse_typed,
     read_regular_file,
     replace_file,
-    sign_status,
+    sign_file,
 )
 
 Fingerprints = Mapping[str, frozenset[str]]
@@ -108,10 +108,7 @@ class Approvals:
 
     def modified(self) -> tuple[int, ...]:
         """Return a value that changes when the file is replaced or written; zeros if there is none."""
-        try:
-            return sign_status(self.path.stat())
-        except (OSError, DocumentError):
-            return 0, 0, 0
+        return sign_file(self.path) or (0, 0, 0)
 
     def _error(self, problem: str, fix: str) -> ApprovalsError:
         return ApprovalsError(f"The file of approved definitions {self.path} {problem}. Fix: {fix}.")

@@ -28,7 +28,7 @@ from dispatch.cli.base import (
     run_async,
     with_settings,
 )
-from dispatch.documents import Signature, sign_status
+from dispatch.documents import sign_file
 from dispatch.errors import TransportError
 from dispatch.relay import Relay, RelayConfig, RelayError
 
@@ -151,16 +151,16 @@ def spare_collections() -> None:
 
 async def _reload(made: Relay, path: str, settings: Settings, hangup: asyncio.Event, *, json: bool) -> None:
     """Put the configuration in force again at SIGHUP, and when its file has changed."""
-    signature = _sign(path)
+    signature = sign_file(path)
     while True:
         try:
             async with asyncio.timeout(CHECK_S):
                 await hangup.wait()
         except TimeoutError:
-            if _sign(path) == signature:
+            if sign_file(path) == signature:
                 continue
         hangup.clear()
-        signature = _sign(path)
+        signature = sign_file(path)
         await notify_systemd(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1_000}")
         try:
             await made.reload(await asyncio.to_thread(load_config, path, settings))
@@ -179,13 +179,6 @@ def _name_services(made: Relay) -> str:
     return (
         " and ".join(named) or "no services yet: none of the catalogue has instances with request topics of their own"
     )
-
-
-def _sign(path: str) -> Signature | None:
-    try:
-        return sign_status(os.stat(path))
-    except (OSError, ValueError):
-        return None
 
 
 # systemd's notifications (sd_notify): the type of the unit is ``notify-reload``.

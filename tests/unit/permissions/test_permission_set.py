@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatch import documents
 from dispatch.documents import MAX_PROBLEMS_PER_ITEM, SETTLE_S
 from dispatch.permissions import authorizer
 from dispatch.permissions import authorizer as module
@@ -624,8 +625,8 @@ def test_a_change_of_the_same_size_and_time_is_noticed(watched: Watched) -> None
 def test_a_change_within_the_granularity_of_the_files_time_is_noticed(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frozen = watched.watcher._sign()
-    monkeypatch.setattr(watched.watcher, "_sign", lambda: frozen)
+    frozen = documents.sign_file(watched.file)
+    monkeypatch.setattr(documents, "sign_file", lambda _path: frozen)
     write(watched.file, "third")
     assert watched.check() == [PermissionSet(["third"])]
 
