@@ -455,7 +455,7 @@ def fingerprint(tool: ToolDescriptor, service: ServiceDescriptor) -> str:
     policy, the permissions and other keys by which an operator restricts the same tool, nor the service's instances, which
     come and go: see :func:`service_fingerprint`.
     """
-    return _hash(tool_definition(tool, service))
+    return hash_definition(tool_definition(tool, service))
 
 
 def tool_definition(tool: ToolDescriptor, service: ServiceDescriptor) -> dict[str, object]:
@@ -478,7 +478,7 @@ def service_fingerprint(service: ServiceDescriptor) -> str:
     It covers the id, all topics with those of the instances, the config parameters and the version. It does not cover the
     policy, the permissions and the weights of instances.
     """
-    return _hash(service_definition(service))
+    return hash_definition(service_definition(service))
 
 
 def service_definition(service: ServiceDescriptor) -> dict[str, object]:
@@ -496,7 +496,8 @@ def service_definition(service: ServiceDescriptor) -> dict[str, object]:
     }
 
 
-def _hash(definition: Mapping[str, object]) -> str:
+def hash_definition(definition: Mapping[str, object]) -> str:
+    """Return the fingerprint of what it covers."""
     text = json.dumps(definition, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 import msgspec
 
 from dispatch._internal import check_instance, describe_type, excerpt, join_names
-from dispatch.catalog.catalog import Catalog, fingerprint, service_definition, service_fingerprint, tool_definition
+from dispatch.catalog.catalog import Catalog, hash_definition, service_definition, tool_definition
 from dispatch.catalog.descriptors import CatalogError, ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.folder import Folder, without_item
 from dispatch.catalog.items import KINDS, Item, ReadItem, Services
@@ -87,7 +87,6 @@ class SourceItems:
         self,
         kind: str,
         found: Definitions[D],
-        fingerprint_of: Callable[[D], str],
         definition_of: Callable[[D], Mapping[str, object]],
         context_of: Callable[[D], object],
         approved: Mapping[str, frozenset[str]],
@@ -98,8 +97,7 @@ class SourceItems:
         Args:
             kind: ``tool`` or ``tool-service``.
             found: the definitions as the source delivers them.
-            fingerprint_of: of a definition.
-            definition_of: what the fingerprint covers.
+            definition_of: what the fingerprint of a definition covers.
             context_of: what a fingerprint depends on besides the definition; None: the definition cannot be in force now.
             approved: fingerprints by ``tool/NAME`` and ``tool-service/ID``.
             first_seen: gets the fingerprints of definitions of a name without any approved one.
@@ -113,7 +111,7 @@ class SourceItems:
             if former is not None and former[:2] == (versions, context):  # equal objects are compared by identity first
                 prints = former.prints
             else:
-                prints = tuple(map(fingerprint_of, versions))
+                prints = tuple(hash_definition(definition_of(each)) for each in versions)
             known = approved.get(key, first_seen.get(key))
             if known is None:  # the first source with that name decides
                 known = first_seen[key] = frozenset(prints)
@@ -482,13 +480,7 @@ class Merger:
             if source.holds:
                 # A service can always be in force.
                 part = source.hold_changes(
-                    "tool-service",
-                    part,
-                    service_fingerprint,
-                    service_definition,
-                    lambda _: True,
-                    self.approved,
-                    first_seen,
+                    "tool-service", part, service_definition, lambda _: True, self.approved, first_seen
                 )
             parts[id] = part
         return self._layer_services(parts)
@@ -496,9 +488,6 @@ class Merger:
     def _merge_tools(
         self, services: _Layer[ServiceDescriptor], first_seen: dict[str, frozenset[str]]
     ) -> _Layer[ToolDescriptor]:
-        def fingerprint_of(tool: ToolDescriptor) -> str:
-            return fingerprint(tool, find_service_version(services.by_name[tool.service], tool.requires))
-
         def definition_of(tool: ToolDescriptor) -> Mapping[str, object]:
             return tool_definition(tool, find_service_version(services.by_name[tool.service], tool.requires))
 
@@ -509,9 +498,7 @@ class Merger:
         for id, source in self._sources.items():
             part = source.tools(self.policy, services.by_name)
             if source.holds:
-                part = source.hold_changes(
-                    "tool", part, fingerprint_of, definition_of, services_of, self.approved, first_seen
-                )
+                part = source.hold_changes("tool", part, definition_of, services_of, self.approved, first_seen)
             parts[id] = part
         return self._tools if self._tools.is_of(parts) else _Layer(parts, self._tools)
 

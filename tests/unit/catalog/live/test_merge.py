@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import dispatch
 from dispatch import Catalog, CatalogError, Folder
-from dispatch.catalog.catalog import fingerprint
+from dispatch.catalog.catalog import fingerprint, hash_definition
 from dispatch.catalog.items import Item
 from dispatch.catalog.merge import MAX_REPORTED, Merged, Merger
 from dispatch.policy import Policy
@@ -308,11 +308,12 @@ def test_an_unchanged_definition_is_not_fingerprinted_again(monkeypatch: pytest.
 
     counted: list[str] = []
 
-    def count(found: Any, used: Any) -> str:
-        counted.append(found.name)
-        return fingerprint(found, used)
+    def count(definition: Mapping[str, Any]) -> str:
+        if "name" in definition:  # of a tool
+            counted.append(definition["name"])
+        return hash_definition(definition)
 
-    monkeypatch.setattr(merge, "fingerprint", count)
+    monkeypatch.setattr(merge, "hash_definition", count)
     merger = holding(service(), tool(), tool("second"))
     merger.merge()
     merger.set_items("a", [service(), tool(), tool("second", category="desk work")])
