@@ -8,7 +8,7 @@ import os
 import random
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -462,24 +462,12 @@ class McpSession:
     @asynccontextmanager
     async def _limit_starts(self) -> AsyncIterator[Callable[[], object]]:
         """Wait until this session may start; yield a function to be called when it has."""
-        if not self._is_process:
-            yield lambda: None
-            return
-        loop = asyncio.get_running_loop()
-        starts = _starts.setdefault(loop, asyncio.Semaphore(MAX_STARTS))
-        await starts.acquire()
-        has_started = False
-
-        def release() -> None:
-            nonlocal has_started
-            if not has_started:
-                has_started = True
-                starts.release()
-
-        try:
-            yield release
-        finally:
-            release()
+        with ExitStack() as stack:
+            if self._is_process:
+                starts = _starts.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(MAX_STARTS))
+                await starts.acquire()
+                stack.callback(starts.release)
+            yield stack.close  # releases once, however often it is called
 
     async def _run(self, on_started: Callable[[], object]) -> None:
         """Open a session and wait for its end; call ``on_started`` when it is open.
