@@ -174,14 +174,13 @@ def error_from_mcp_error(error: MCPError, tool: str, server: str) -> RefusedCall
     what = (
         reason if error.code == TransportFailure.HTTP_STATUS else f"error {error.code}" + f" ({reason})" * bool(reason)
     )
-    return FailedCallError(
-        TransportError(
-            ErrorType.SERVER_FAILED,
-            f"The MCP server '{excerpt(server)}' answered with {what}; tool '{tool}' may have been executed. Check its "
-            "effect before you call it again, or report the failure.",
-            origin=Origin.TOOL,
-        )
-    )
+    return _failed(ErrorType.SERVER_FAILED, f"The MCP server '{excerpt(server)}' answered with {what}", tool)
+
+
+def _failed(type: ErrorType, what: str, tool: str) -> FailedCallError:
+    """Return the error of a call of a tool that may have been executed."""
+    text = f"{what}; tool '{tool}' may have been executed. Check its effect before you call it again, or report the failure."
+    return FailedCallError(TransportError(type, text, origin=Origin.TOOL))
 
 
 def _refusal_of(error: MCPError, reason: str, tool: str, server: str) -> DispatchError | None:
@@ -230,27 +229,14 @@ def error_from_invalid_result(tool: str, server: str, error: MCPError) -> ToolEr
 
 def error_from_loss(tool: str, server: str) -> FailedCallError:
     """Return the error of a call in flight whose server has ended."""
-    return FailedCallError(
-        TransportError(
-            ErrorType.INSTANCE_LOST,
-            f"The MCP server '{excerpt(server)}' ended during the call; tool '{tool}' may have been executed. Check its "
-            "effect before you call it again, or report the failure.",
-            origin=Origin.TOOL,
-        )
-    )
+    return _failed(ErrorType.INSTANCE_LOST, f"The MCP server '{excerpt(server)}' ended during the call", tool)
 
 
 def error_from_unreadable_result(tool: str, server: str, problem: Exception) -> FailedCallError:
     """Return the error of a result that does not conform to the protocol, or to the tool's own output schema."""
     reason = excerpt(first_sentence(" ".join(_describe_problem(problem).split())), MAX_REASON_CHARS)
-    return FailedCallError(
-        TransportError(
-            ErrorType.MALFORMED_REPLY,
-            f"The MCP server '{excerpt(server)}' sent no valid result ({reason}); tool '{tool}' may have been executed. "
-            "Check its effect before you call it again, or report the failure.",
-            origin=Origin.TOOL,
-        )
-    )
+    what = f"The MCP server '{excerpt(server)}' sent no valid result ({reason})"
+    return _failed(ErrorType.MALFORMED_REPLY, what, tool)
 
 
 def _describe_problem(problem: Exception) -> str:
