@@ -502,17 +502,18 @@ TOOL_PARAM: Final = "mcp-tool-name"
 
 def service_item(id: str, settings: ServerSettings) -> Item:
     """Return the service of a server."""
-    raw: dict[str, Any] = {
-        "id": id,
-        "request-queue": local_queue(id, "extension"),
-        "response-queue": local_reply_queue(id, "extension"),
-        "config-params": [{"name": TOOL_PARAM, "required": True}],
-    }
+    raw = describe_local_service(id, {"name": TOOL_PARAM, "required": True})
     if settings.policy:
         raw["policy"] = settings.policy
     if settings.permissions:
         raw["permissions"] = list(settings.permissions)
     return Item(f"{settings.name}: (server)", "tool-service", id, raw)
+
+
+def describe_local_service(id: str, *params: dict[str, Any]) -> dict[str, Any]:
+    """Return the descriptor of a service that this process executes, with config parameters."""
+    queues = {"request-queue": local_queue(id, "extension"), "response-queue": local_reply_queue(id, "extension")}
+    return {"id": id, **queues, "config-params": list(params)}
 
 
 def tool_item(service: str, name: str, tool: types.Tool, settings: ServerSettings) -> Item:

@@ -10,9 +10,10 @@ import re
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
+from mcp import Client, types
 from mcp.client.session import ElicitationFnT, ListRootsFnT, SamplingFnT
 
 from dispatch._internal import explain_keywords, yield_to_others
@@ -29,9 +30,12 @@ from dispatch.mcp.conversion import (
     ServerSettings,
     ServerTools,
     choose_names,
+    describe_local_service,
+    error_from_input_required,
     find_address_problem,
     map_names,
     read_configuration,
+    read_result,
     refused_item,
     service_item,
     tool_item,
@@ -43,17 +47,14 @@ from dispatch.mcp.sessions import (
     McpInstances,
     McpSession,
     SessionTransport,
+    ToolList,
     find_waiting_time,
 )
-from dispatch.mcp.transports import HttpTransport, StdioTransport
-from dispatch.messaging.wire import local_queue, local_reply_queue
+from dispatch.mcp.transports import HttpTransport, StdioTransport, check_headers
+from dispatch.messaging.wire import local_queue
 from dispatch.routing.instance import Instances
 from dispatch.trustgraph.config import TrustGraphConfig
 from dispatch.version import __version__
-
-if TYPE_CHECKING:
-    from mcp import Client
-
 
 logger = logging.getLogger("dispatch.mcp")
 
@@ -357,17 +358,8 @@ class TrustGraphMcpTools(TrustGraphConfig):
         self._remote_names: Mapping[str, str] = {}
         self.instances = Instances(LocalInstance(self._execute))
         self._sessions: dict[Server, McpInstance] = {}
-        self._service = Item(
-            f"{id}: (service)",
-            "tool-service",
-            id,
-            {
-                "id": id,
-                "request-queue": self.request_queue,
-                "response-queue": local_reply_queue(id, "extension"),
-                "config-params": [{"name": SERVER_PARAM, "required": True}, {"name": TOOL_PARAM}],
-            },
-        )
+        service = describe_local_service(id, {"name": SERVER_PARAM, "required": True}, {"name": TOOL_PARAM})
+        self._service = Item(f"{id}: (service)", "tool-service", id, service)
 
     def read_item(self, workspace: str, kind: str, key: str, text: str, namespace: str) -> Item:
         """Return the item in a value of the configuration; a tool as one of this source's service."""
@@ -465,10 +457,6 @@ class McpConnection:
         Raises:
             ToolError: the tool's own error.
         """
-        from mcp import types
-
-        from dispatch.mcp.conversion import error_from_input_required, read_result
-
         result = await self._client.call_tool(tool_name, arguments)
         if isinstance(result, types.InputRequiredResult):
             raise error_from_input_required(tool_name, result)
@@ -476,10 +464,6 @@ class McpConnection:
 
     async def list_tools(self) -> list[Any]:
         """List the tools of the server, from all pages."""
-        from mcp import types
-
-        from dispatch.mcp.sessions import ToolList
-
         return [tool for tool in await ToolList(poll=False).read(self._client) if isinstance(tool, types.Tool)]
 
     async def close(self) -> None:
@@ -510,13 +494,8 @@ async def connect_server(
         sse_read_timeout: seconds for an event; for SSE.
 
     Raises:
-        ImportError: MCP's SDK is not installed; the message names the extra.
         Exception: of the SDK: the server cannot be reached.
     """
-    from mcp import Client, types
-
-    from dispatch.mcp.transports import check_headers
-
     texts = {key: str(value) for key, value in headers.items()}
     transport: Any
     if transport_type == "STDIO":
