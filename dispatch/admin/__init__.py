@@ -1,5 +1,6 @@
 """The admin endpoint of a process: what it does, for operators and their tools, and actions on it."""
 
+import hashlib
 import ipaddress
 from collections.abc import Mapping
 
@@ -8,6 +9,11 @@ import msgspec
 from dispatch._internal import NamedFields, as_set, check_instance
 
 MIN_TOKEN_CHARS = 16
+"""Characters of a bearer token, at least: 16 random ones of base64 are 96 bits."""
+TOKEN_RULE = (
+    f"it must have {MIN_TOKEN_CHARS} or more printable ASCII characters, without blanks. Create one with: openssl rand "
+    "-base64 24"
+)
 ADMIN_LABEL = "admin"
 """Label of an announced instance with the URL of the admin endpoint of its process."""
 
@@ -42,13 +48,20 @@ class Admin(msgspec.Struct, frozen=True, metaclass=NamedFields):
         tokens = [*self.read.values(), *self.act.values()]
         for token in tokens:
             check_instance("each token", token, str, "a text")
-            if len(token) < MIN_TOKEN_CHARS or not token.isascii() or not token.isprintable() or " " in token:
-                raise ValueError(
-                    f"a token is not usable: it must have {MIN_TOKEN_CHARS} or more printable ASCII characters, without "
-                    "blanks. Create one with: openssl rand -base64 24"
-                )
+            if not is_usable_token(token):
+                raise ValueError(f"a token is not usable: {TOKEN_RULE}")
         if len(set(tokens)) < len(tokens):
             raise ValueError("two users have the same token: change one.")
+
+
+def is_usable_token(token: str) -> bool:
+    """Return whether a bearer token is long enough, and can be sent in a header."""
+    return len(token) >= MIN_TOKEN_CHARS and token.isascii() and token.isprintable() and " " not in token
+
+
+def hash_token(token: str) -> bytes:
+    """Return the hash by which a token is looked up: the time of a look-up by its text would reveal parts of it."""
+    return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
 
 
 def parse_host_port(text: str) -> tuple[str, int]:

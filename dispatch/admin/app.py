@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import importlib.util
 import ipaddress
 import random
@@ -31,7 +30,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dispatch._internal import loop_clock
-from dispatch.admin import Admin, parse_host_port
+from dispatch.admin import Admin, hash_token, parse_host_port
 from dispatch.admin.actions import Actions, ApiError, decode_request
 from dispatch.admin.console import Console
 from dispatch.admin.http import LOOPBACK_HOSTS, describe_address, list_own_hosts, open_listener, running_app
@@ -118,7 +117,6 @@ class Callers:
     """
 
     def __init__(self, settings: Admin) -> None:
-        # By their hashes: the time of a lookup reveals nothing about a token.
         self._callers = {hash_token(token): Caller(user, False) for user, token in settings.read.items()}
         self._callers |= {hash_token(token): Caller(user, True) for user, token in settings.act.items()}
         self._sessions: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
@@ -249,11 +247,6 @@ class Guard:
         except TimeoutError:
             raise ApiError(f"The body did not arrive within {BODY_S} s.", 408) from None
         raise ApiError(f"A body has at most {MAX_BODY_BYTES // 1024} KiB.", 413)
-
-
-def hash_token(token: str) -> bytes:
-    """Return the hash by which a token is looked up."""
-    return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
 
 
 def split_port(host: str) -> str:

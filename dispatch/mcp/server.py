@@ -7,7 +7,6 @@ import base64
 import binascii
 import bisect
 import contextlib
-import hashlib
 import logging
 import os
 import queue
@@ -67,7 +66,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dispatch._internal import as_set, check_function, check_instance, encode_text, scalar_value, type_name
-from dispatch.admin import is_loopback
+from dispatch.admin import TOKEN_RULE, hash_token, is_loopback, is_usable_token
 from dispatch.admin.http import LOOPBACK_HOSTS, describe_address, list_own_hosts, open_listener, running_app
 from dispatch.catalog import Catalog, ToolDescriptor
 from dispatch.dispatcher import BoundTool
@@ -1060,8 +1059,7 @@ class BearerTokens:
         return tokens
 
     def _replace(self, users: Mapping[str, str]) -> None:
-        # By their hashes: the time of a lookup reveals nothing about a token.
-        self._users = {_hash(token): user for token, user in users.items()}
+        self._users = {hash_token(token): user for token, user in users.items()}
 
     def close(self) -> None:
         """Stop following the file."""
@@ -1070,12 +1068,8 @@ class BearerTokens:
 
     async def verify_token(self, token: str) -> AccessToken | None:
         """Return the access that ``token`` gives; None: it is unknown."""
-        user = self._users.get(_hash(token))
+        user = self._users.get(hash_token(token))
         return None if user is None else AccessToken(token=token, client_id=user, scopes=[], subject=user)
-
-
-def _hash(token: str) -> bytes:
-    return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
 
 
 _NO_TOKEN: Final = (
@@ -1508,10 +1502,6 @@ class McpServer:
 # The file of the bearer tokens of ``dispatch mcp --tokens``.
 
 
-MIN_CHARS: Final = 16
-"""Characters of a token, at least: 16 random ones of base64 are 96 bits."""
-
-
 class TokenFileError(ValueError):
     """A file of tokens cannot be used; the message has the mistake and its fix, and no token."""
 
@@ -1548,11 +1538,8 @@ def _parse_tokens(path: Path, content: bytes) -> dict[str, str]:
     mistakes = []
     for user, tokens in given.items():
         for token in [tokens] if isinstance(tokens, str) else tokens:
-            if len(token) < MIN_CHARS or not token.isascii() or not token.isprintable() or " " in token:
-                mistakes.append(
-                    f"A token of user '{user}' in '{path}' is not usable: it must have {MIN_CHARS} or more printable ASCII "
-                    "characters, without blanks. Create one with: openssl rand -base64 24"
-                )
+            if not is_usable_token(token):
+                mistakes.append(f"A token of user '{user}' in '{path}' is not usable: {TOKEN_RULE}")
             elif users.setdefault(token, user) != user:
                 mistakes.append(f"The users '{users[token]}' and '{user}' in '{path}' have the same token: change one.")
     if not users and not mistakes:
