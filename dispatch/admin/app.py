@@ -33,7 +33,7 @@ from dispatch._internal import loop_clock
 from dispatch.admin import Admin, hash_token, parse_host_port
 from dispatch.admin.actions import Actions, ApiError, decode_request
 from dispatch.admin.console import Console
-from dispatch.admin.http import LOOPBACK_HOSTS, describe_address, list_own_hosts, open_listener, running_app
+from dispatch.admin.http import LOOPBACK_HOSTS, describe_address, list_own_hosts, open_listener, replay, running_app
 from dispatch.admin.recent import RecentCalls, RecordedCall
 from dispatch.admin.views import (
     DispatcherViews,
@@ -199,15 +199,7 @@ class Guard:
             await (refusal or answer_error(error.status, str(error)))(scope, receive, send_with_headers)
             return
 
-        async def replay() -> Message:
-            nonlocal body
-            if body is None:
-                return await receive()
-            sent: bytes = body
-            body = None
-            return {"type": "http.request", "body": sent}
-
-        await self._app(scope, replay, send_with_headers)
+        await self._app(scope, receive if body is None else replay(body, receive), send_with_headers)
 
     def _check(self, request: Request) -> Caller:
         host, path = split_port(request.headers.get("host", "")), request.scope["path"]

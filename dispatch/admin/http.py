@@ -15,6 +15,7 @@ if any(importlib.util.find_spec(each) is None for each in ("starlette", "uvicorn
     raise ImportError(f"HTTP needs starlette and uvicorn. Install them: {install_extra('http')}", name="uvicorn")
 
 import uvicorn
+from starlette.types import Message, Receive
 
 DRAIN_S: Final = 2
 """Seconds for open requests to end when the server stops; after that they are cancelled."""
@@ -22,6 +23,16 @@ UNREAD_S: Final = 60
 """Seconds after which the kernel closes a connection whose peer takes nothing of what waits for it: four times the 15 s
 between two comments of a stream. A reader that has stopped would keep its connection for ever."""
 LOOPBACK_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
+
+
+def replay(body: bytes, receive: Receive) -> Receive:
+    """Return a function that receives ``body``, which was read already, and then what ``receive`` does."""
+    unread: list[Message] = [{"type": "http.request", "body": body}]
+
+    async def receive_again() -> Message:
+        return unread.pop() if unread else await receive()
+
+    return receive_again
 
 
 class UvicornServer(uvicorn.Server):

@@ -67,7 +67,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dispatch._internal import as_set, check_function, check_instance, encode_text, scalar_value, type_name
 from dispatch.admin import TOKEN_RULE, hash_token, is_loopback, is_usable_token
-from dispatch.admin.http import LOOPBACK_HOSTS, describe_address, list_own_hosts, open_listener, running_app
+from dispatch.admin.http import LOOPBACK_HOSTS, describe_address, list_own_hosts, open_listener, replay, running_app
 from dispatch.catalog import Catalog, ToolDescriptor
 from dispatch.dispatcher import BoundTool
 from dispatch.documents import DocumentError, FileWatch, parse_typed, read_regular_file, thaw
@@ -1166,8 +1166,8 @@ class UnreadableRequests:
         [message] = found
         assert not isinstance(message, UnreadableMessageError)
         if b"[]" in data or b"null" in data:  # it may be completed
-            body = {**body, "body": write_message(message)}
-        await self._pass_on(message, scope, _replay(body, receive), send)
+            data = write_message(message)
+        await self._pass_on(message, scope, replay(data, receive), send)
 
     async def _pass_on(self, message: JSONRPCMessage, scope: Scope, receive: Receive, send: Send) -> None:
         session = Request(scope).headers.get(MCP_SESSION_ID_HEADER)
@@ -1207,16 +1207,6 @@ class _Exchange:
         await self._send(part)
 
 
-def _replay(body: Message, receive: Receive) -> Receive:
-    """Return a function that receives ``body``, and then what ``receive`` does."""
-    unread = [body]
-
-    async def replay() -> Message:
-        return unread.pop() if unread else await receive()
-
-    return replay
-
-
 class BatchResponse:
     """Response to a batch: one stream with the events of all its requests, and the errors of unreadable messages. If the
     first of its requests is refused, for instance because the session is unknown, its response is that to the batch.
@@ -1249,8 +1239,8 @@ class BatchResponse:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with anyio.create_task_group() as tasks:
             for message in self._messages:
-                body: Message = {"type": "http.request", "body": write_message(message)}
-                tasks.start_soon(self._app, message, scope, _replay(body, receive), self._sender(send))
+                body = replay(write_message(message), receive)
+                tasks.start_soon(self._app, message, scope, body, self._sender(send))
         if self._start is None:
             errors = b"[%b]" % b",".join(self._errors)
             only = Response(errors, 400, media_type="application/json") if self._errors else Response(status_code=202)
