@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
 
+import anyio
 from mcp import MCPError
+from mcp.shared.message import SessionMessage
 from mcp.types import INTERNAL_ERROR, RequestId
 from mcp.types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
 from mcp_types import (
@@ -73,6 +77,46 @@ class TransportFailure(IntEnum):
 
 
 FAILURES: Final = frozenset(map(int, TransportFailure))
+
+
+class MessageStream(ABC):
+    """The messages of a peer, in the form of the streams that the SDK reads and writes."""
+
+    @abstractmethod
+    async def receive(self) -> SessionMessage | Exception:
+        """Return the next message.
+
+        Raises:
+            anyio.EndOfStream: there are no more.
+        """
+
+    @abstractmethod
+    async def send(self, item: SessionMessage, /) -> None:
+        """Write a message.
+
+        Raises:
+            anyio.BrokenResourceError: the peer reads no more.
+        """
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def aclose(self) -> None:  # noqa: B027 - part of the form
+        """Do nothing: the stream belongs to what has opened it."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
 
 
 class UnreadableMessageError(ValueError):

@@ -19,8 +19,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iter
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
 import msgspec
@@ -72,7 +71,7 @@ from dispatch.catalog import Catalog, ToolDescriptor
 from dispatch.dispatcher import BoundTool
 from dispatch.documents import DocumentError, FileWatch, parse_typed, read_regular_file, thaw
 from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError
-from dispatch.mcp.replies import describe_invalid
+from dispatch.mcp.replies import MessageStream, describe_invalid
 from dispatch.result import CallResult
 from dispatch.results import ReadResultTool, ResultFormatter, ResultStore
 from dispatch.schemas import SchemaValidator, join_mistakes
@@ -448,8 +447,8 @@ class Batch:
         self.expected = expected
 
 
-class StdioMessages:
-    """Messages, one or a batch on each line, as the two streams that a server of the SDK reads and writes.
+class StdioMessages(MessageStream):
+    """Messages, one or a batch on each line: the stream that a server of the SDK reads, and the one that it writes.
 
     The SDK's own streams drop a request that they cannot read, and end the server at a message that they cannot write.
 
@@ -554,15 +553,6 @@ class StdioMessages:
         if batch.answers and len(batch.answers) == batch.expected:
             await self._write(b"[%b]" % b",".join(batch.answers))
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> SessionMessage | Exception:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
     async def send(self, item: SessionMessage, /) -> None:
         """Write a message to the client.
 
@@ -583,36 +573,6 @@ class StdioMessages:
             self._unanswered.clear()
             self._all_answered.set()
             raise anyio.BrokenResourceError from None
-
-    async def aclose(self) -> None:
-        """Do nothing: the descriptors belong to the caller."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-
-Streams = tuple[StdioMessages, StdioMessages]
-"""To read and to write: the arguments of :meth:`mcp.server.Server.run`."""
-
-
-@contextlib.asynccontextmanager
-async def open_stdio() -> AsyncIterator[Streams]:
-    """Yield the streams of this process."""
-    with claim_standard_streams() as (source, target):
-        async with open_descriptors(source, target) as streams:
-            yield streams
-
-
-@contextlib.asynccontextmanager
-async def open_descriptors(source: int, target: int) -> AsyncIterator[Streams]:
-    """Yield streams of messages that are read from ``source`` and written to ``target``."""
-    messages = StdioMessages(source, target)
-    yield messages, messages
 
 
 # Tools of the server itself: ``find_tools`` and ``call_tool`` in place of a long list, and ``read_result``.
@@ -1429,8 +1389,9 @@ class McpServer:
 
     async def serve_stdio(self) -> None:
         """Serve one client on stdin and stdout until it closes stdin. Meanwhile other output to stdout goes to stderr."""
-        async with open_stdio() as (reading, writing):
-            await self.sdk_server.run(reading, writing, self.sdk_server.create_initialization_options())
+        with claim_standard_streams() as descriptors:
+            messages = StdioMessages(*descriptors)
+            await self.sdk_server.run(messages, messages, self.sdk_server.create_initialization_options())
 
     def app(
         self, *, path: str = "/mcp", hosts: Collection[str] = (), tokens: Mapping[str, str] | None = None

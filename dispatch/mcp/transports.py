@@ -26,7 +26,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, cast
 
 import anyio
 import httpx2
@@ -53,6 +53,7 @@ from dispatch.mcp.replies import (
     MAX_MESSAGE_BYTES,
     NEVER_SENT,
     ONE_LINE,
+    MessageStream,
     TransportFailure,
     UnreadableMessageError,
     UnreadableText,
@@ -275,7 +276,7 @@ class StdioTransport:
             await self._process.end()
 
 
-class ServerProcess(asyncio.SubprocessProtocol):
+class ServerProcess(asyncio.SubprocessProtocol, MessageStream):
     """A running server, as the two streams that a session of the SDK reads and writes.
 
     Args:
@@ -604,15 +605,6 @@ class ServerProcess(asyncio.SubprocessProtocol):
             await yield_to_others()
         return item
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> SessionMessage | Exception:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
     async def send(self, item: SessionMessage, /) -> None:
         """Write a message to the server, and wait while its pipe is full.
 
@@ -642,17 +634,6 @@ class ServerProcess(asyncio.SubprocessProtocol):
             reply = failed_reply(id, TransportFailure.REPLY_LOST, f"no reply to {PROBE} within {PROBE_S:g} s")
             self._unread.append(SessionMessage(reply))
             self._wake()
-
-    async def aclose(self) -> None:
-        """Do nothing: the transport ends the process."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
 
 _CLOSED: Final = "the server has closed its stdin or stdout, and was ended"

@@ -14,7 +14,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import CallToolResult, TextContent, jsonrpc_message_adapter
 
 from dispatch._internal import cancel_and_wait
-from dispatch.mcp.server import DescriptorLines, DescriptorWriter, McpServer, open_descriptors, serve_http
+from dispatch.mcp.server import DescriptorLines, DescriptorWriter, McpServer, StdioMessages, serve_http
 
 Mode = Literal["auto", "legacy"]
 Channel = Literal["process", "stdio", "http"]
@@ -62,8 +62,8 @@ async def _piped(server: McpServer) -> AsyncIterator[tuple[Any, Any]]:
     sdk_server = server.sdk_server
 
     async def serve() -> None:
-        async with open_descriptors(requests[0], responses[1]) as streams:
-            await sdk_server.run(*streams, sdk_server.create_initialization_options())
+        messages = StdioMessages(requests[0], responses[1])
+        await sdk_server.run(messages, messages, sdk_server.create_initialization_options())
 
     # The SDK's stdio_server() is not used here: it fails where a client ends before the last message has arrived.
     arrived, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)

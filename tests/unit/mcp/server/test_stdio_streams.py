@@ -14,7 +14,7 @@ from mcp_types import TextContent
 
 from dispatch import Dispatcher, Policy
 from dispatch.mcp import McpServer
-from dispatch.mcp.server import DescriptorLines, open_descriptors
+from dispatch.mcp.server import DescriptorLines, StdioMessages
 from tests.helpers.cli_processes import REPO
 from tests.helpers.dispatcher_and_service import Service, stand
 from tests.helpers.mcp_connections import connected, text_of
@@ -68,8 +68,8 @@ class Pipes:
         server = McpServer(dispatcher).sdk_server
 
         async def serve() -> None:
-            async with open_descriptors(requests[0], responses[1]) as streams:
-                await server.run(*streams, server.create_initialization_options())
+            messages = StdioMessages(requests[0], responses[1])
+            await server.run(messages, messages, server.create_initialization_options())
             for descriptor in (requests[0], responses[1]):
                 os.close(descriptor)
 
