@@ -415,7 +415,8 @@ ADMIN = ("admin", "admin_tokens", "peer")
 """The options of the admin endpoint of a long-running command."""
 SOURCES = ("catalog", "trustgraph", "workspace", "announced", "trust")
 """The options that name the sources of the catalogue."""
-MAX_ADMIN_TOKENS_BYTES = 64 * 1024
+MAX_SECRETS_BYTES = 64 * 1024
+"""Of a file of tokens or keys."""
 MAX_CERTIFICATES_BYTES = 16 * 1024 * 1024
 Content = TypeVar("Content")
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
@@ -717,21 +718,30 @@ class Settings:
         users = _AdminTokens()
         try:
             if tokens is not None:
-                content = read_regular_file(tokens, MAX_ADMIN_TOKENS_BYTES, "remove old tokens")[0]
-                users = parse_typed(content, tokens, _AdminTokens)
+                form = 'write {"read": {"USER": "TOKEN"}, "act": {"USER": "TOKEN"}}'
+                users = read_secrets(tokens, _AdminTokens, "--admin-tokens", form)
             settings = check_admin(Admin(self.admin, users.read, users.act, peers=tuple(self.peer or ())))
             import dispatch.admin.app  # noqa: F401 - here, before anything is opened, if an extra is missing
 
             return settings
         except ImportError as error:
             raise CliError(str(error)) from None
-        except OSError as error:
-            raise CliError(f"The file '{tokens}' cannot be read: {error.strerror}.", "change --admin-tokens") from None
-        except DocumentError:  # its text may have a value of the file
-            form = 'write {"read": {"USER": "TOKEN"}, "act": {"USER": "TOKEN"}}'
-            raise CliError(f"The file '{tokens}' is invalid.", form) from None
         except ValueError as error:
             raise CliError(f"--admin: {error}.".replace("..", ".")) from None
+
+
+def read_secrets(name: str, kind: type[Content], option: str, form: str) -> Content:
+    """Read a JSON file of secrets, as a type.
+
+    Raises:
+        CliError: it cannot be read, or does not fit. The error has no value of the file.
+    """
+    try:
+        return parse_typed(read_regular_file(name, MAX_SECRETS_BYTES, "remove old ones")[0], name, kind)
+    except OSError as error:
+        raise CliError(f"The file '{name}' cannot be read: {error.strerror}.", f"change {option}") from None
+    except DocumentError:
+        raise CliError(f"The file '{name}' is invalid.", form) from None
 
 
 def _read(name: str, what: str, how: str, read: Callable[[str], Content]) -> Content:

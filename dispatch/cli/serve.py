@@ -15,7 +15,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from functools import partial
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -33,6 +33,7 @@ from dispatch.cli.base import (
     make_printable,
     print_err,
     print_json,
+    read_secrets,
     report_admin,
     require_seconds,
     run_async,
@@ -43,7 +44,6 @@ from dispatch.cli.base import (
 from dispatch.cli.sources import list_sources
 from dispatch.cli.targets import Reloader, load_target, name_target
 from dispatch.dispatcher import Dispatcher, connect
-from dispatch.documents import DocumentError, parse_typed, read_regular_file
 from dispatch.functions.served import Descriptors
 from dispatch.messaging.wire import MAX_PAYLOAD_BYTES, service_queues
 from dispatch.server import DEFAULT_CONCURRENCY, DEFAULT_DRAIN_S, DEFAULT_QUEUE, ToolServer, name_topics
@@ -248,10 +248,6 @@ def _resolve_topics(service: str | None, request_queue: str | None, response_que
     return str(TopicName.parse(request_queue)), str(TopicName.parse(response_queue))
 
 
-MAX_KEYS_BYTES: Final = 64 * 1024
-"""Bytes of the largest file with signing keys."""
-
-
 def read_announce(topic: str, keys: str | None, labels: Sequence[str]) -> Announce | None:
     """Return how the services announce themselves; None: not at all.
 
@@ -268,7 +264,7 @@ def read_announce(topic: str, keys: str | None, labels: Sequence[str]) -> Announ
     secrets: Mapping[str, str] = {}
     try:
         if keys is not None:
-            secrets = parse_typed(read_regular_file(keys, MAX_KEYS_BYTES, "remove old keys")[0], keys, dict[str, str])
+            secrets = read_secrets(keys, dict[str, str], "--signing-keys", 'write {"ID": "SECRET"}')
         pairs = [each.partition("=") for each in labels]
         if wrong := next((each for each, pair in zip(labels, pairs, strict=True) if not pair[1]), None):
             raise CliError(f"--label '{wrong}' is not KEY=VALUE.", "write for instance --label zone=eu")
@@ -276,10 +272,6 @@ def read_announce(topic: str, keys: str | None, labels: Sequence[str]) -> Announ
         return Announce(topic=topic, keys=signing, labels={key: value for key, _, value in pairs})
     except TopicError as error:  # a ValueError
         raise CliError(f"--announce: {error.problem}.", f"write a whole name such as {DEFAULT_TOPIC}, or off") from None
-    except OSError as error:
-        raise CliError(f"The file '{keys}' cannot be read: {error.strerror}.", "change --signing-keys") from None
-    except DocumentError as error:
-        raise CliError(f"The file '{keys}' is invalid: {error}.", 'write {"ID": "SECRET"}') from None
     except ValueError as error:
         raise CliError(str(error)) from None
 
