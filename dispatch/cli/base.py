@@ -98,6 +98,14 @@ def print_json(value: Any) -> None:
     print_out(json.dumps(value, ensure_ascii=not is_utf))  # what an encoding lacks is escaped as JSON has it
 
 
+def print_result(value: Any, text: str, *, json: bool) -> None:
+    """Print the result of a command: as JSON for programs, or as text for people."""
+    if json:
+        print_json(value)
+    else:
+        print_out(text)
+
+
 def print_warning(line: str) -> None:
     """Print a warning to stderr."""
     print_err(f"{colorize('Warning:', 'yellow', sys.stderr)} {make_printable(line)}")

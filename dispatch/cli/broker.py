@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 from urllib.parse import urlsplit
 
 import typer
@@ -16,8 +16,8 @@ from dispatch.cli.base import (
     align_columns,
     colorize,
     print_err,
-    print_json,
     print_out,
+    print_result,
     with_settings,
 )
 from dispatch.transports import DEFAULT_BROKER
@@ -75,14 +75,11 @@ def start(
     from dispatch.devtools.localbroker import start_detached
 
     state = start_detached(report=_progress, port=port, web_port=web_port, wipe=wipe)
-    if json:
-        print_json(_as_dict(state, True))
-        return
-    _show(state, True)
-    if urlsplit(state.service_url).port == urlsplit(DEFAULT_BROKER).port:
-        print_out("This is the default broker of dispatch. Stop it with: dispatch broker stop")
-    else:
-        print_out(f"Use it: export DISPATCH_BROKER={state.service_url}   Stop it with: dispatch broker stop")
+    is_default = urlsplit(state.service_url).port == urlsplit(DEFAULT_BROKER).port
+    use = f"Use it: export DISPATCH_BROKER={state.service_url}  "
+    if is_default:
+        use = "This is the default broker of dispatch."
+    _show(state, True, f"\n{use} Stop it with: dispatch broker stop", json=json)
 
 
 @app.command()
@@ -92,10 +89,9 @@ def stop(settings: Settings, json: Json = False) -> None:
     from dispatch.devtools.localbroker import stop_detached
 
     state = stop_detached(report=_progress)
-    if json:
-        print_json({"stopped": state is not None, "service_url": None if state is None else state.service_url})
-    else:
-        print_out("No broker was running." if state is None else f"Stopped {state.service_url}.")
+    url = None if state is None else state.service_url
+    text = "No broker was running." if url is None else f"Stopped {url}."
+    print_result({"stopped": url is not None, "service_url": url}, text, json=json)
 
 
 @app.command()
@@ -107,16 +103,8 @@ def status(settings: Settings, json: Json = False) -> None:
 
     state = local_status()
     if state is None:
-        if json:
-            print_json({"running": False})
-        else:
-            print_out("No broker is running. Start one with: dispatch broker start")
-        raise typer.Exit(Exit.FAILED)
-    ready = Admin(state.web_url).is_ready()
-    if json:
-        print_json(_as_dict(state, ready))
-    else:
-        _show(state, ready)
+        _report_none("broker", "dispatch broker start", json=json)
+    _show(state, Admin(state.web_url).is_ready(), json=json)
 
 
 Number = Annotated[int, typer.Argument(help="Number of the broker, from 1.")]
@@ -196,45 +184,35 @@ def cluster_status(settings: Settings, json: Json = False) -> None:
 
     cluster = find_detached_cluster()
     if cluster is None:
-        if json:
-            print_json({"running": False})
-        else:
-            print_out("No cluster is running. Start one with: dispatch broker cluster start")
-        raise typer.Exit(Exit.FAILED)
+        _report_none("cluster", "dispatch broker cluster start", json=json)
     _show_cluster(cluster, json)
 
 
 def _show_cluster(cluster: LocalCluster, json: bool) -> None:
     states = {node.name: cluster.state(node) for node in cluster.nodes}
-    if json:
-        nodes = [{**dataclasses.asdict(node), "state": states[node.name]} for node in cluster.nodes]
-        print_json({"running": True, "service_url": cluster.service_url, "nodes": nodes})
-        return
+    nodes = [{**dataclasses.asdict(node), "state": states[node.name]} for node in cluster.nodes]
     rows = [
         (node.name, states[node.name], f"pid {node.pid}", f"{node.url} {node.web_url}" if node.web_port else "")
         for node in cluster.nodes
     ]
-    print_out(align_columns(rows))
+    value = {"running": True, "service_url": cluster.service_url, "nodes": nodes}
+    print_result(value, align_columns(rows), json=json)
+
+
+def _report_none(what: str, start: str, *, json: bool) -> NoReturn:
+    """Report that there is none, with the command that starts one, and exit with 1."""
+    print_result({"running": False}, f"No {what} is running. Start one with: {start}", json=json)
+    raise typer.Exit(Exit.FAILED)
 
 
 def _progress(line: str) -> None:
     print_err(colorize(line, "dim", sys.stderr))
 
 
-def _as_dict(state: DetachedBroker, ready: bool) -> dict[str, object]:
-    return {
-        "running": True,
-        "ready": ready,
-        "kind": state.kind,
-        "service_url": state.service_url,
-        "web_url": state.web_url,
-        "data_dir": state.data_dir,
-        "pid": state.pid,
-        "container": state.container,
-    }
-
-
-def _show(state: DetachedBroker, ready: bool) -> None:
+def _show(state: DetachedBroker, ready: bool, advice: str = "", *, json: bool) -> None:
+    """Show a running broker; ``advice``: behind the facts, for people."""
+    value = {"running": True, "ready": ready, **dataclasses.asdict(state)}
+    del value["identity"]
     rows = [
         ("broker", state.service_url),
         ("admin", state.web_url),
@@ -243,4 +221,4 @@ def _show(state: DetachedBroker, ready: bool) -> None:
     if state.data_dir is not None:
         rows.append(("data", state.data_dir))
     rows.append(("process", str(state.pid)) if state.pid is not None else ("container", str(state.container)))
-    print_out(align_columns(rows))
+    print_result(value, align_columns(rows) + advice, json=json)

@@ -38,6 +38,7 @@ from dispatch.cli.base import (
     make_printable,
     print_json,
     print_out,
+    print_result,
     run_async,
     with_settings,
 )
@@ -169,19 +170,14 @@ def doctor(
             _show(result)
     run_async(_collect(checks, results, json))
     failed = sum(result.status == "failed" for result in results)
-    if json:
-        print_json(
-            {"broker": broker, "admin": web_url, "ok": not failed, "checks": [result.as_dict() for result in results]}
-        )
-    else:
-        warnings = sum(result.status == "warning" for result in results)
-        print_out(
-            f"{failed} failed."
-            if failed
-            else f"No check failed; {format_count(warnings, 'warning')}."
-            if warnings
-            else "All checks passed."
-        )
+    warnings = sum(result.status == "warning" for result in results)
+    text = "All checks passed."
+    if failed:
+        text = f"{failed} failed."
+    elif warnings:
+        text = f"No check failed; {format_count(warnings, 'warning')}."
+    checked = [result.as_dict() for result in results]
+    print_result({"broker": broker, "admin": web_url, "ok": not failed, "checks": checked}, text, json=json)
     if failed:
         raise typer.Exit(Exit.FAILED)
 

@@ -30,6 +30,7 @@ from dispatch.cli.base import (
     print_err,
     print_json,
     print_out,
+    print_result,
     print_warning,
     run_async,
     run_until_sigterm,
@@ -321,17 +322,8 @@ def put(
     place = _place_of(source, target)
     for warning in warnings:
         print_warning(str(warning))
-    if json:
-        print_json(
-            {
-                "item": str(target),
-                "place": place,
-                "replaced": existed,
-                "warnings": [str(warning) for warning in warnings],
-            }
-        )
-    else:
-        print_out(f"{make_printable(place)}: {'replaced' if existed else 'written'}.")
+    value = {"item": str(target), "place": place, "replaced": existed, "warnings": list(map(str, warnings))}
+    print_result(value, f"{make_printable(place)}: {'replaced' if existed else 'written'}.", json=json)
 
 
 def _describe_as(settings: Settings, type: str, name: str | None) -> tuple[str, dict[str, Any]]:
@@ -388,10 +380,8 @@ def rm(
         raise CliError(error.problem, f"{error.fix}, or give --force") from None
     except ValueError as error:
         raise CliError(str(error), "or give --force") from None
-    if json:
-        print_json({"item": str(target), "place": place, "removed": True})
-    else:
-        print_out(f"{make_printable(place)}: removed.")
+    value = {"item": str(target), "place": place, "removed": True}
+    print_result(value, f"{make_printable(place)}: removed.", json=json)
 
 
 @with_settings(*_CONNECTION)
@@ -431,10 +421,7 @@ def get(
         return found
 
     found = run_on_source(settings, source, "dispatch get", read)
-    if json:
-        print_json(found)
-    else:
-        print_out(make_printable(format_descriptor(found)))
+    print_result(found, make_printable(format_descriptor(found)), json=json)
 
 
 def format_descriptor(raw: Any) -> str:

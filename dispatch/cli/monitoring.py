@@ -9,7 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
-from dispatch.cli.base import CliError, Json, Settings, make_printable, print_json, print_out, with_settings
+from dispatch.cli.base import (
+    CliError,
+    Json,
+    Settings,
+    make_printable,
+    print_json,
+    print_out,
+    print_result,
+    with_settings,
+)
 from dispatch.cli.sources import load_catalog
 from dispatch.policy import Slo
 from dispatch.telemetry.rules import (
@@ -65,12 +74,9 @@ def export_dashboards(
     names = [path.name for path in _list_dashboard_files()]
     for path in _list_dashboard_files():
         (where / path.name).write_bytes(path.read_bytes())
-    if json:
-        print_json({"folder": str(where), "files": names})
-        return
-    for name in names:
-        print_out(f"{make_printable(str(where / name))}: written")
-    print_out("In Grafana: Dashboards, New, Import. Rules and alerts for Prometheus: dispatch rules export")
+    lines = [f"{make_printable(str(where / name))}: written" for name in names]
+    lines.append("In Grafana: Dashboards, New, Import. Rules and alerts for Prometheus: dispatch rules export")
+    print_result({"folder": str(where), "files": names}, "\n".join(lines), json=json)
 
 
 def _list_dashboard_files() -> list[Path]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from dispatch.cli.base import CliError, Settings, print_json, print_out, with_settings
+from dispatch.cli.base import CliError, Settings, print_result, with_settings
 from dispatch.policy import Bulkhead, PolicyError, parse_rate_limit
 
 COSTS: Final = {
@@ -124,10 +124,7 @@ def size(
     except PolicyError as error:
         raise CliError(f"--calls: {error.problem}.", "write for instance 500/s; at most 1000000/s") from None
     found = size_deployment(rate, parse_size(payload), seconds, concurrency)
-    if json:
-        print_json(found)
-        return
-    print_out(
+    text = (
         f"Calls in flight   {found['in_flight']:g}\n"
         f"Dispatchers       {found['dispatchers']}, {found['dispatcher_processors']:g} processors together\n"
         f"Instances         {found['instances']}, one of them for the failure of another; "
@@ -136,3 +133,4 @@ def size(
         f"Payloads          {found['payload_megabytes']:g} MB of memory on each side\n"
         f"Policy            bulkhead.max-concurrent-calls {found['max_concurrent_calls']} in each dispatcher"
     )
+    print_result(found, text, json=json)

@@ -43,6 +43,7 @@ from dispatch.cli.base import (
     print_err,
     print_json,
     print_out,
+    print_result,
     print_warning,
     run_async,
     show_logs,
@@ -163,10 +164,8 @@ def tools(
     circuits = read_circuits(metrics, print_warning) if metrics else None
     if name is not None:
         found = list_tool(catalog, _find_tool(catalog, name, version, list_unused(snapshot, approved)))
-        if json:
-            print_json(found.as_dict(catalog) | _circuit_of(found, circuits))
-        else:
-            print_out(describe_tool(catalog, found, circuits))
+        value = found.as_dict(catalog) | _circuit_of(found, circuits)
+        print_result(value, describe_tool(catalog, found, circuits), json=json)
         return
     listed = select_tools(catalog, wanted)
     unused = select_unused(list_unused(snapshot, approved), wanted)
@@ -347,10 +346,8 @@ def approve(
             raise CliError("Nothing was approved: there is no terminal for the question.", "check, then give --yes")
         typer.confirm("Approve?", abort=True)
     Approvals(file).add({each.key: frozenset(each.present) for each in held})
-    if json:
-        print_json({"file": file, "approved": [_as_dict(each) for each in held]})
-    else:
-        print_out(f"{make_printable(file)}: approved {', '.join(each.key for each in held)}.")
+    text = f"{make_printable(file)}: approved {', '.join(each.key for each in held)}."
+    print_result({"file": file, "approved": [_as_dict(each) for each in held]}, text, json=json)
 
 
 def _show(held: HeldDefinition) -> None:
