@@ -338,11 +338,7 @@ def format_numbers(label: str, problems: Iterable[Problem], loaded: tuple[int, i
         loaded: numbers of services and tools; None: the source cannot be loaded.
     """
     counts = Counter(problem.severity for problem in problems)
-    found = [
-        f"{counts[severity]} {name}{'' if counts[severity] == 1 else 's'}"
-        for severity, name in _SEVERITIES.items()
-        if counts[severity]
-    ]
+    found = [format_count(counts[severity], name) for severity, name in _SEVERITIES.items() if counts[severity]]
     text = ", ".join(found) or "no mistakes"
     if loaded is None:
         return f"{make_printable(label)}: {text}. The catalogue cannot be loaded until the errors are fixed."
@@ -650,8 +646,11 @@ DEFAULTS = (
 )
 
 
-def format_value(value: Any) -> str:
-    """Return a value as in a policy, without quotes around a text."""
+def _format_value(row: Row) -> str:
+    """Return the value as in a policy, without quotes around a text; ``off``: the guard is."""
+    value = row.value
+    if value is None and row.key == row.guard:
+        return "off"
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -685,9 +684,8 @@ def format_details(plan: ToolPlan) -> str:
         shown = "" if row.guard == guard else row.guard
         guard = row.guard
         note = f"no effect: {row.without_effect}" if row.without_effect else ""
-        value = "off" if row.value is None and row.key == row.guard else format_value(row.value)
         key = row.key.partition(".")[2] or ("" if row.key == row.guard else row.key)
-        rows.append((f"  {shown}", key, value, row.source, note))
+        rows.append((f"  {shown}", key, _format_value(row), row.source, note))
     lines.append(make_printable(align_columns(rows)))
     return "\n".join(lines)
 
@@ -707,5 +705,4 @@ def _format_heading(plan: ToolPlan) -> str:
 
 
 def _format_row(row: Row) -> str:
-    value = "off" if row.value is None and row.key == row.guard else format_value(row.value)
-    return f"{row.key} {value}"
+    return f"{row.key} {_format_value(row)}"
