@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TextIO, TypeVar
 import msgspec
 import typer
 
-from dispatch._internal import cancel_and_wait
+from dispatch._internal import cancel_and_wait, join_alternatives
 from dispatch.admin import Admin, check_admin
 from dispatch.announcements.messages import DEFAULT_TOPIC
 from dispatch.announcements.trust import Trust, TrustFileError
@@ -286,6 +286,11 @@ class CliError(Exception):
         self.message = message
         self.fix = fix
         self.code = code
+
+
+def suggest(near: Sequence[str], otherwise: str) -> str:
+    """Return the fix of an unknown name: ask for those that are near, or ``otherwise``."""
+    return f"did you mean {join_alternatives(near)}?" if near else otherwise
 
 
 def require_seconds(option: str, value: float, example: str) -> None:

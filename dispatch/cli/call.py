@@ -16,7 +16,7 @@ from typing import Annotated, Any, BinaryIO, Final
 import msgspec
 import typer
 
-from dispatch._internal import find_near_names, join_alternatives
+from dispatch._internal import find_near_names
 from dispatch.calls.error_messages import error_from_unknown_name
 from dispatch.calls.resolution import ToolResolver
 from dispatch.catalog import Argument, Catalog, ServiceDescriptor, ToolDescriptor, UnknownToolError
@@ -33,6 +33,7 @@ from dispatch.cli.base import (
     print_out,
     print_warning,
     run_async,
+    suggest,
     with_settings,
 )
 from dispatch.cli.sources import list_sources, load_catalog
@@ -406,8 +407,7 @@ def _check_against_descriptor(
     if declared:  # a descriptor without arguments leaves them unspecified
         for key in given:
             if key not in declared:
-                near = find_near_names(key, declared)
-                hint = f"did you mean {join_alternatives(near)}?" if near else f"declared are {', '.join(declared)}."
+                hint = suggest(find_near_names(key, declared), f"declared are {', '.join(declared)}.")
                 warn(f"'{tool.name}' declares no argument '{key}'; it is sent anyway: {hint}")
     missing = [name for name, argument in declared.items() if argument.required and name not in given]
     if missing:

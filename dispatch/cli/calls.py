@@ -24,6 +24,7 @@ from dispatch.cli.base import (
     print_warning,
     require_seconds,
     run_async,
+    suggest,
     with_settings,
 )
 from dispatch.cli.screen import TABLES, Row, call_line, one_line, waterfall
@@ -55,11 +56,8 @@ def _query(tool: str, user: str, outcome: str, failed: bool, slower_than: float 
     known = [str(each) for each in Outcome]
     wanted = outcome.replace("-", "_")
     if wanted and wanted not in known:
-        near = find_near_names(wanted, known, 1)
-        raise CliError(
-            f"--outcome '{outcome}' is unknown.",
-            f"did you mean '{near[0]}'?" if near else f"use {join_alternatives(known)}",
-        )
+        fix = suggest(find_near_names(wanted, known, 1), f"use {join_alternatives(known)}")
+        raise CliError(f"--outcome '{outcome}' is unknown.", fix)
     if slower_than is not None:
         require_seconds("--slower-than", slower_than, "0.5")
     given = {
@@ -210,8 +208,7 @@ class _Dispatchers(NamedTuple):
             answers = await self.fleet.ask_each("/api/tools", list[Tool])
             known = {tool["name"] for _, tools in answers.found for tool in tools}
             if wanted not in known and not answers.refused:
-                near = find_near_names(wanted, known, 1)
-                fix = f"did you mean '{near[0]}'?" if near else "'dispatch top' lists the tools."
+                fix = suggest(find_near_names(wanted, known, 1), "'dispatch top' lists the tools.")
                 print_warning(f"No process has a tool '{excerpt(wanted)}': {fix}")
 
     def report(self, refused: Mapping[str, AdminError]) -> None:

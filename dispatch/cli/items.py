@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import typer
 
-from dispatch._internal import excerpt, find_near_names, join_alternatives
+from dispatch._internal import excerpt, find_near_names
 from dispatch.announcements.messages import DEFAULT_TOPIC
 from dispatch.announcements.source import Announced
 from dispatch.catalog import CatalogError, Folder, Problem
@@ -34,6 +34,7 @@ from dispatch.cli.base import (
     print_warning,
     run_async,
     run_until_sigterm,
+    suggest,
     with_settings,
 )
 from dispatch.cli.sources import connect_sources, load_catalog, make_trustgraph_config, run_with_progress
@@ -208,8 +209,7 @@ def _explain_os_errors(verb: str, fix: str = "make its folder writable") -> Iter
 
 
 def _make_unknown_error(source: ItemSource, target: ItemTarget, keys: Sequence[str]) -> CliError:
-    near = find_near_names(target.key, keys)
-    fix = f"did you mean {join_alternatives(near)}?" if near else f"'dispatch get {target.kind}' lists what is there"
+    fix = suggest(find_near_names(target.key, keys), f"'dispatch get {target.kind}' lists what is there")
     if isinstance(source, Folder):
         label = show_path(source.path)
     else:

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
-from dispatch._internal import find_near_names, join_alternatives, read_text
-from dispatch.cli.base import CliError
+from dispatch._internal import find_near_names, read_text
+from dispatch.cli.base import CliError, suggest
 from dispatch.functions.schema import is_declared
 from dispatch.functions.sources import MODULE_PROVIDERS, FunctionSource, list_functions
 from dispatch.serving.tool_service import ToolService, read_invoke
@@ -208,12 +208,8 @@ def _attribute(module: ModuleType, module_name: str, name: str) -> Any:
         try:
             found = getattr(found, part)
         except AttributeError:
-            near = _find_near_services(found, part)
-            fix = (
-                f"did you mean {join_alternatives(near)}?"
-                if near
-                else "give the name of your service class, or of your functions, after the ':'"
-            )
+            otherwise = "give the name of your service class, or of your functions, after the ':'"
+            fix = suggest(_find_near_services(found, part), otherwise)
             raise CliError(f"'{module_name}' has no '{name}'.", fix) from None
     return found
 
