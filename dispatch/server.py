@@ -201,7 +201,7 @@ DEFAULT_QUEUE = 1_024
 DEFAULT_DRAIN_S = 30.0
 """Seconds for running requests to finish after SIGTERM: the usual grace period of container platforms."""
 FLUSH_S = 2.0
-"""Seconds for the last replies to be sent: as long as closing a connection waits for receipts."""
+"""Least time, in seconds, for the last replies to be sent: as long as closing a connection waits for receipts."""
 
 
 DEFAULT_ANNOUNCE = Announce()
@@ -272,7 +272,7 @@ class ToolServer:
         max_queue: requests queued beyond ``concurrency``; further ones are refused at once with ``overloaded``.
         reply_namespaces: namespaces (``tenant/namespace``) in which ``reply-to`` topics are accepted, besides that of the
             response topic.
-        drain_timeout: seconds that running requests get to finish after :meth:`drain`.
+        drain_timeout: seconds that running requests get to finish after :meth:`drain`, and their replies to arrive.
         max_payload_bytes: largest request and largest reply of a dispatcher.
         security: token and TLS settings; None: from the environment.
         publish_window: publishes in flight to the broker at once; further ones are queued.
@@ -677,14 +677,17 @@ class ToolServer:
             await self._subscription.close()
 
     async def drain(self) -> None:
-        """Finish running requests and refuse all others, for at most ``drain_timeout`` seconds."""
+        """Finish running requests and refuse all others, for at most ``drain_timeout`` seconds, within which the replies
+        arrive, too."""
+        ends = loop_clock()() + self.drain_timeout
+        is_owed = self._sessions is not None and not self._sessions.is_at_rest
         await self.stop_consuming()
         if self._queue is not None:
             self._queue.refuse_queued()
             await self._queue.finish(self.drain_timeout)
-        # Bounded: while the broker is out of reach no reply can be sent, and the process must end.
+        # Bounded: while the broker is out of reach no reply can be sent, and the process must end; soon, if no caller waits.
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FLUSH_S):
+            async with asyncio.timeout(max(FLUSH_S, ends - loop_clock()()) if is_owed else FLUSH_S):
                 if self._sessions is not None:
                     await self._sessions.flush()
                 if self._router is not None:

@@ -117,7 +117,7 @@ def serve(
     drain_timeout: Annotated[
         float,
         typer.Option(
-            "--drain-timeout", metavar="SECONDS", min=0, help="Time for running requests to finish after a signal."
+            "--drain-timeout", metavar="SECONDS", min=0, help="Time for running requests to be answered after a signal."
         ),
     ] = DEFAULT_DRAIN_S,
     watch: Annotated[
@@ -469,7 +469,7 @@ async def _drain(server: ToolServer, at_once: asyncio.Event, loop: asyncio.Abstr
         draining.result()
         late = server.drain_timeout <= loop.time() - began
         return (
-            f"Not all requests finished within {server.drain_timeout:g} s; the rest was cancelled."
+            f"Not all requests were answered within {server.drain_timeout:g} s; the rest was given up."
             if late
             else _DRAINED
         )

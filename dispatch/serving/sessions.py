@@ -176,6 +176,11 @@ class SessionRequests:
         """Packets that belong to no session: malformed, late or forged."""
         return self.table.malformed + self.table.unknown + self.table.refused_hellos
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether every caller has received all replies to its requests."""
+        return all(session.is_at_rest for session in self.table.sessions.values())
+
     async def start(self) -> None:
         """Consume the inbox.
 

@@ -27,6 +27,7 @@ from dispatch.errors import CallTimeoutError, RejectedError, ThrottledError, Too
 from dispatch.messaging.wire import Refusal, Request, decode_reply
 from dispatch.server import FLUSH_S, LINGER_S
 from dispatch.serving.tool_service import ToolExecutor, read_invoke
+from dispatch.testing.faults import EmbeddedBroker
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import START, advance, idle, run
 from tests.helpers.dispatcher_and_service import (
@@ -683,6 +684,43 @@ async def test_a_drain_ends_although_the_last_answers_cannot_leave(monkeypatch: 
         started = loop.time()
         await server.drain()
         assert loop.time() - started == pytest.approx(FLUSH_S)
+
+
+async def test_a_drain_while_the_broker_is_away_sends_the_replies_when_it_is_back() -> None:
+    broker = EmbeddedBroker()
+    transport = broker.transport()
+    await transport.start()
+    async with (
+        serving(slowly, broker=transport, drain_timeout=30) as server,
+        dispatching(transport=broker.transport(broker.injector)) as dispatcher,
+    ):
+        calls = [asyncio.create_task(dispatcher.call("work", {"seconds": seconds}, timeout=60)) for seconds in (1, 5)]
+        await advance(0.5)
+        transport.disconnect(15)
+        broker.injector.disconnect(15)
+        await advance(1)  # one reply is ready, and one request runs
+        await server.drain()
+        await server.close()
+        assert await asyncio.gather(*calls) == ["done", "done"]
+        assert asyncio.get_running_loop().time() == pytest.approx(START + 15.5, abs=0.5)
+    await transport.close()
+
+
+async def test_a_drain_ends_soon_while_the_broker_is_away_if_no_caller_waits() -> None:
+    broker, loop = EmbeddedBroker(), asyncio.get_running_loop()
+    transport = broker.transport()
+    await transport.start()
+    async with (
+        serving(slowly, broker=transport, drain_timeout=30) as server,
+        dispatching(transport=broker.transport()) as dispatcher,
+    ):
+        await dispatcher.call("work", {"seconds": 1})
+        await advance(1)
+        transport.disconnect(15)
+        started = loop.time()
+        await server.drain()
+        assert loop.time() - started == pytest.approx(FLUSH_S)
+    await transport.close()
 
 
 REQUEST = Request({"style": "pun"}, {"topic": "cats"}, "alice")

@@ -95,7 +95,7 @@ async def test_what_has_not_finished_in_time_is_cut_off(capsys: Captured) -> Non
         await advance(0.2)
         assert await serving is signal.SIGTERM
         assert (await running).error is not None
-    assert "Not all requests finished within 2.5 s; the rest was cancelled." in capsys.readouterr().err
+    assert "Not all requests were answered within 2.5 s; the rest was given up." in capsys.readouterr().err
 
 
 async def test_a_third_ends_the_process_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
