@@ -95,7 +95,8 @@ class PeerDraining(msgspec.Struct, gc=False):
 
 
 class PeerSuspected(msgspec.Struct, gc=False):
-    """The peer has not acknowledged :attr:`Settings.suspect_after` probes: it is gone, or its event loop is blocked."""
+    """The peer has not acknowledged :attr:`Settings.suspect_after` probes, or nothing since an outage: it may be gone, or
+    its event loop blocked."""
 
 
 class PeerRecovered(msgspec.Struct, gc=False):

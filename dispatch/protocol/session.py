@@ -68,7 +68,8 @@ class Session:
         is_urgent: an acknowledgement should leave before the events are handled.
         peer_load: requests that the peer executes.
         heard_at: when the last packet arrived.
-        is_suspect: the peer has not acknowledged several probes; reported by :class:`PeerSuspected`.
+        is_suspect: the peer has not acknowledged several probes, or nothing since an outage; reported by
+            :class:`PeerSuspected`.
     """
 
     def __init__(
@@ -263,9 +264,8 @@ class Session:
                     if now - path.probe_at >= settings.late_timer:
                         self.excuse_silence(now)
                     probing.append(path)
-                    if path.probes + 1 >= settings.suspect_after and not self.is_suspect:
-                        self.is_suspect = True
-                        events.append(PeerSuspected())
+                    if path.probes + 1 >= settings.suspect_after:
+                        self._suspect_peer(events)
         if has_unacknowledged:
             if self.is_suspect and (
                 now - self.silent_since >= self._longest_silence() or now - self._asked_at >= settings.max_blocked
@@ -303,14 +303,17 @@ class Session:
 
     def resume(self, now: float) -> list[Event]:
         """The connection is up again: the peer gets time to answer. Return the events."""
-        events: list[Event] = []
         if self.is_suspended:
             self.is_suspended = False
             self.heard_at = self._excused_at = now
             for path in self._sender.paths:
                 path.postpone_probe(now)
-            self._update_suspicion(events)
-        return events
+        return []
+
+    def _suspect_peer(self, events: list[Event]) -> None:
+        if not self.is_suspect:
+            self.is_suspect = True
+            events.append(PeerSuspected())
 
     def _update_suspicion(self, events: list[Event]) -> None:
         """End the suspicion of a peer that has acknowledged a packet on every path that it was probed on."""
@@ -843,7 +846,13 @@ class CallerSession(Session):
             is_forgotten = is_long and not any(map(self._may_have_run, self.waiting.values()))
             self._pinged_at = self._hello_at = now
             self._doubted_until = now if is_forgotten else math.inf
-        return super().resume(now)
+            events = super().resume(now)
+            if self.is_open and not is_forgotten:
+                # It may have ended meanwhile: further requests wait for its acknowledgement, or go elsewhere.
+                self._suspect_peer(events)
+                self._add_control(frames.PING)
+            return events
+        return []
 
     def next_deadline(self) -> float:
         return self._earliest

@@ -31,6 +31,7 @@ from dispatch.protocol.events import (
 )
 from dispatch.protocol.frames import (
     ACCEPT,
+    ACK,
     ALIVE,
     CHUNK,
     CONT,
@@ -757,7 +758,17 @@ def test_a_suspended_session_gives_nothing_up() -> None:
         session.resume(pair.now)
     pair.callee.send_reply(request.number, b"x")
     pair.advance(1.0)
-    assert pair.take(DISPATCHER) == [ReplyReceived(request, 0, b"x")]
+    assert pair.take(DISPATCHER) == [PeerRecovered(), ReplyReceived(request, 0, b"x")]
+
+
+def test_a_peer_is_suspect_after_an_outage_until_it_acknowledges(peer: HandWritten) -> None:
+    peer.session.suspend()
+    now = peer.session.heard_at + 5
+    assert peer.session.resume(now) == [PeerSuspected()]
+    assert Ping() in peer.frames()
+    assert peer.send((PING,)) == []
+    assert peer.session.is_suspect
+    assert peer.send((ACK, 0, 0, [0, 10])) == [PeerRecovered()]
 
 
 @pytest.mark.parametrize("seconds", [OUTAGE_S, 10 * OUTAGE_S])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -28,9 +30,11 @@ from dispatch.routing.discovery import (
     Discovery,
 )
 from dispatch.routing.instance import SessionInstance, TopicChannel
+from dispatch.testing import EmbeddedBroker, FaultInjector
 from dispatch.transports import Message, Mode
 from dispatch.transports.memory import MemoryTransport
-from tests.helpers.clock import advance, idle
+from tests.helpers.clock import START, advance, idle
+from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, Service, catalog
 from tests.helpers.endpoint_peers import Callee, new_topics
 from tests.helpers.fakes import FakePublisher, lost
 from tests.helpers.malformed_messages import AlteredMessage
@@ -401,3 +405,27 @@ async def test_closing_gives_up_the_handshakes_of_one_endpoint_or_all() -> None:
         await idle()
         assert not made.endpoint.table.sessions
         await other.close()
+
+
+async def test_calls_after_an_outage_go_to_instances_that_are_back() -> None:
+    gone, back, broker = FaultInjector(), FaultInjector(), EmbeddedBroker()
+
+    async def work(_arguments: dict[str, Any]) -> str:
+        await asyncio.sleep(0.01)
+        return "done"
+
+    async with (
+        broker.serve(Service(work), REQUESTS, response_queue=RESPONSES, faults=gone),
+        broker.serve(Service(work), REQUESTS, response_queue=RESPONSES, faults=back),
+        broker.connect(catalog()) as dispatcher,
+    ):
+        for _ in range(20):
+            await dispatcher.call("work")
+        gone.disconnect(1e6)  # as one that was killed in the outage
+        for each in (back, broker.injector):
+            each.disconnect(20)
+        await advance(21)
+        calls = [asyncio.create_task(dispatcher.call("work", timeout=60)) for _ in range(20)]
+        assert await asyncio.gather(*calls) == ["done"] * 20
+        assert asyncio.get_running_loop().time() < START + 23
+        gone.heal()
