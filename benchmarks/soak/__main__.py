@@ -16,6 +16,7 @@ import signal
 import sys
 import tempfile
 import time
+import unittest.mock
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,9 @@ NAMESPACES = ("tg/request", "tg/response", "tg/notify")
 PAGE = ROOT / "docs" / "explanation" / "soak.md"
 SETTLE_S = 30.0
 """Of the resident alone, before the others start."""
+MOST_IN_USE = 1.25
+"""Memory in use at rest, of that before. 36 outages of 4 s left it at 84 MB; single readings are 82 to 89 MB, with what is
+in flight. 0.6 MB that stay with each restart of the broker exceed this in an hour."""
 REST_S = 240.0
 """Within it topics and sessions of processes that are gone have ended: sessions after 60 s, their topics a minute later."""
 
@@ -46,16 +50,17 @@ REST_S = 240.0
 class Held(NamedTuple):
     """What the resident dispatcher and its service hold, and the topics at the broker."""
 
-    memory_mb: int
+    in_use_mb: int
+    resident_mb: int
     files: int
     threads: int
     sessions: int
     topics: int
 
     def exceeds(self, before: Held) -> bool:
-        """Whether it is more; of memory, which no process gives back, 1.5 times as much."""
-        return self.memory_mb > 1.5 * before.memory_mb or any(
-            now > then for now, then in zip(self[1:], before[1:], strict=True)
+        """Whether it is more. Resident memory may be: it has free memory, in fragments, of each client of pulsar-client."""
+        return self.in_use_mb > MOST_IN_USE * before.in_use_mb or any(
+            now > then for now, then in zip(self[2:], before[2:], strict=True)
         )
 
 
@@ -105,7 +110,7 @@ class Quarter:
 
 COLUMNS = (
     *("quarter", "calls", "faults", "failed by a fault", "lost", "twice", "p50 / p99 / p99.9 ms"),
-    *("resident's calls", "failed", "memory MB", "files", "threads", "sessions", "topics"),
+    *("resident's calls", "failed", "MB in use", "MB resident", "files", "threads", "sessions", "topics"),
 )
 BLANK = ("-",) * 8
 
@@ -166,7 +171,10 @@ def run_batch(
             quarter.faults[inject(lab, admin, broker, resident, dice)] += 1
         lab.wait_done()
         records = lab.record_file.records
-        quarter.add(records, find_violations(records, lab.counts.all(), lab.faults))
+        violations = find_violations(records, lab.counts.all(), lab.faults)
+        quarter.add(records, violations)
+        if violations:
+            sys.stdout.write(lab.output())
 
 
 def soak(
@@ -182,12 +190,14 @@ def soak(
         sys.stdout.flush()
 
     with contextlib.ExitStack() as stack:
-        resident = start("resident", stack, package="benchmarks.soak")
+        with unittest.mock.patch.dict(os.environ, PYTHONMALLOC="malloc"):  # so that the C library counts all memory
+            resident = start("resident", stack, package="benchmarks.soak")
         resident.begin({"url": url})
 
         def read() -> tuple[State, Held]:
             state, topics = ask(resident), sum(len(admin.topics(each)) for each in NAMESPACES)
-            return state, Held(state.memory_mb, state.files, state.threads, state.sessions, topics)
+            holds = state.in_use_mb, state.resident_mb, state.files, state.threads, state.sessions
+            return state, Held(*holds, topics)
 
         time.sleep(min(SETTLE_S, minutes * 6))
         last, before = read()

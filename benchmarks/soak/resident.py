@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import gc
 import os
 import random
 import sys
@@ -33,12 +35,34 @@ FUNCTIONS = 20
 class State:
     """What the resident holds, and its calls so far."""
 
-    memory_mb: int
+    in_use_mb: int
+    resident_mb: int
     files: int
     threads: int
     sessions: int
     calls: int
     failed: int
+
+
+class _Mallinfo(ctypes.Structure):
+    """``struct mallinfo2`` of glibc, in bytes."""
+
+    _fields_ = (
+        ("arenas", ctypes.c_size_t * 4),
+        ("mapped", ctypes.c_size_t),
+        ("unused", ctypes.c_size_t * 2),
+        ("allocated", ctypes.c_size_t),
+        ("free", ctypes.c_size_t * 2),
+    )
+
+
+def _memory_in_use() -> int:
+    """Return the bytes that this process has allocated and not freed: with ``PYTHONMALLOC=malloc`` those of Python, too."""
+    gc.collect()
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = _Mallinfo
+    now = mallinfo2()
+    return now.allocated + now.mapped
 
 
 def _functions() -> list[Any]:
@@ -83,6 +107,7 @@ class Resident:
             for url in self._admins:
                 sessions += len((await client.get(f"{url}/api/sessions")).raise_for_status().json())
         return State(
+            round(_memory_in_use() / 1e6),
             round(read_memory(os.getpid()) * 2**20 / 1e6),
             len(os.listdir("/proc/self/fd")),
             threading.active_count(),

@@ -51,6 +51,7 @@ class FaultLab:
         self._part = -(-calls // dispatchers)
         self._dispatchers: list[Running | None] = [None] * dispatchers
         self._names = itertools.count(1)
+        self._programs: list[Running] = []
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> FaultLab:
@@ -63,6 +64,7 @@ class FaultLab:
 
     def _run(self, *arguments: str) -> Running:
         program = Running(arguments, "ready")
+        self._programs.append(program)
         self._stack.callback(program.clear)
         return program
 
@@ -88,9 +90,16 @@ class FaultLab:
     def kill_instance(self, name: str) -> None:
         """Kill it (SIGKILL). What was sent to it may fail."""
         killed = time.monotonic()
+        self._check_running(name)
         self.instances.pop(name).end(signal.SIGKILL)
         most = self.in_flight * len(self._dispatchers)
         self._add_fault(f"kill of {name}", killed, SILENCE_S, LOST | RESTARTED, max_failures=most)
+
+    def _check_running(self, name: str) -> None:
+        """Fail if the instance has ended by itself: no fault explains the calls that it had."""
+        program = self.instances[name]
+        code = program.process.poll()
+        assert code is None, f"{name} ended by itself with exit code {code}:\n{program.text()}"
 
     def drain_instance(self, name: str) -> None:
         """Drain it (SIGTERM) and wait for its end. No call may fail for that."""
@@ -176,15 +185,17 @@ class FaultLab:
             time.sleep(0.02)
 
     def wait_done(self) -> None:
-        """Wait until all dispatchers have made their calls."""
+        """Wait until all dispatchers have made their calls. The instances still run."""
         deadline = time.monotonic() + CALLS_S
         for program in self._dispatchers:
             code = program.process.wait(max(1.0, deadline - time.monotonic()))
             assert code == 0, f"exit code {code}:\n{program.text()}"
+        for name in self.instances:
+            self._check_running(name)
 
     def output(self) -> str:
-        """The last lines of all dispatchers."""
-        return "".join(program.text() for program in self._dispatchers if program is not None)
+        """The last lines of all processes, also of those that have ended."""
+        return "".join(f"{' '.join(each.process.args[3:])}:\n{each.text()[-2_000:]}" for each in self._programs)
 
     def check(self) -> Counter[str]:
         """Check every guarantee. Returns how the calls ended."""
