@@ -717,8 +717,6 @@ class ToolServer:
 
     def _release(self) -> None:
         """Release what needs no await."""
-        if self._plain is not None:
-            self._plain.durable.close()
         self._threads.close()
         if self._functions is not None:
             self._functions.close()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from dispatch.errors import Origin, TransportError
 from dispatch.messaging.wire import Property, Reply, encode_reply
-from dispatch.transports import AnswerLate, Handler, Mode, OnFailure, Publisher, Subscription
+from dispatch.transports import AnswerLate, Handler, Mode, OnFailure, OnReceipt, Publisher, Subscription
 from dispatch.transports.base import ConnectionListener
 
 ANSWER = encode_reply(Reply(None, "done", True))
@@ -36,7 +36,6 @@ class _Ticket:
     """Everything leaves at once."""
 
     __slots__ = ()
-    waits = False
 
     def cancel(self) -> bool:
         return False
@@ -53,7 +52,15 @@ class _Publisher:
         self._owner = owner
         self.topic = topic
 
-    def publish(self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure) -> _Ticket:
+    def publish(
+        self,
+        payload: bytes,
+        properties: Mapping[str, str],
+        *,
+        flow: str,
+        on_failure: OnFailure,
+        on_receipt: OnReceipt | None = None,
+    ) -> _Ticket:
         if Property.ID in properties:
             self._owner.asked(properties, on_failure)
         return _TICKET

@@ -6,13 +6,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol, runtime_checkable
 
 from dispatch._internal import loop_clock
 from dispatch.errors import TransportError
 from dispatch.messaging.plain import Correlator, read_properties
 from dispatch.messaging.wire import Property
-from dispatch.transports import Message, OnFailure, Publisher, Ticket
+from dispatch.transports import Message, OnFailure, OnReceipt, Publisher, Ticket
 from dispatch.transports.base import FairQueue, QueueFullError
 from dispatch.transports.errors import closed, publish_queue_full
 
@@ -249,23 +248,6 @@ RECEIPT_S = 2.0
 """How long a receipt is waited for. A broker that takes longer is in trouble; then one message goes in this time."""
 
 
-@runtime_checkable
-class NotingPublisher(Protocol):
-    """A :class:`~dispatch.transports.base.Publisher` that can tell of receipts."""
-
-    def publish_noted(
-        self,
-        payload: bytes,
-        properties: Mapping[str, str],
-        *,
-        flow: str,
-        on_failure: OnFailure,
-        on_receipt: Callable[[], None],
-    ) -> Ticket:
-        """As ``publish``. ``on_receipt`` is called on the loop, once, later, when the broker has dealt with the message or
-        never will; not when the message was withdrawn or the publisher closed before it left."""
-
-
 class _Paced:
     """A message that waited, or whose receipt is awaited. See :class:`dispatch.transports.base.Ticket`."""
 
@@ -273,6 +255,7 @@ class _Paced:
         "booked",
         "flow",
         "on_failure",
+        "on_receipt",
         "payload",
         "properties",
         "publisher",
@@ -289,22 +272,20 @@ class _Paced:
         properties: Mapping[str, str],
         flow: str,
         on_failure: OnFailure | None,
+        on_receipt: OnReceipt | None,
     ) -> None:
         self.publisher = publisher
         self.payload = payload
         self.properties = properties
         self.flow = flow
         self.on_failure = on_failure
+        self.on_receipt = on_receipt
         self.size = len(payload) + MESSAGE_OVERHEAD
         self.ticket: Ticket | None = None
         self.unreceipted = False
         self.booked = 0
         """Bytes that the pace counts for it by time, until ``through``."""
         self.through = 0.0
-
-    @property
-    def waits(self) -> bool:
-        return self.ticket is None or self.ticket.waits
 
     def cancel(self) -> bool:
         self.on_failure = None
@@ -322,8 +303,7 @@ class PacedPublisher:
     """A :class:`~dispatch.transports.base.Publisher` that keeps to a pace.
 
     Args:
-        publisher: where messages go; closed with this. One that is a :class:`NotingPublisher` is paced by its receipts
-            too.
+        publisher: where messages go; closed with this.
         pace: None: the default rate and burst.
         replies: window of the replies to the messages, whose expected bytes the pace counts too. None: nothing is replied.
     """
@@ -332,7 +312,6 @@ class PacedPublisher:
         self.publisher = publisher
         self._replies = replies
         self.pace = Pace() if pace is None else pace
-        self._noting = publisher if isinstance(publisher, NotingPublisher) else None
         self._loop = asyncio.get_running_loop()
         self._now = loop_clock()
         self._queue: FairQueue[_Paced] = FairQueue(MAX_QUEUED, MAX_QUEUED_BYTES)
@@ -349,22 +328,32 @@ class PacedPublisher:
         """Messages that wait."""
         return len(self._queue)
 
-    def publish(self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure) -> Ticket:
+    def publish(
+        self,
+        payload: bytes,
+        properties: Mapping[str, str],
+        *,
+        flow: str,
+        on_failure: OnFailure,
+        on_receipt: OnReceipt | None = None,
+    ) -> Ticket:
         size = len(payload)
         if not len(self._queue):
             now = self._now()
             if self._wait(now) == 0.0:
                 booked = size + MESSAGE_OVERHEAD + self._reply_bytes()
                 if booked < NOTED_BYTES:
-                    ticket = self.publisher.publish(payload, properties, flow=flow, on_failure=on_failure)
+                    ticket = self.publisher.publish(
+                        payload, properties, flow=flow, on_failure=on_failure, on_receipt=on_receipt
+                    )
                     self.pace.send(booked, now)
                     if self._replies is not None:
                         self._replies.send(properties[Property.ID], now)
                     return ticket
-                paced = _Paced(self, payload, properties, flow, on_failure)
+                paced = _Paced(self, payload, properties, flow, on_failure, on_receipt)
                 self._send(paced, now)
                 return paced
-        paced = _Paced(self, payload, properties, flow, on_failure)
+        paced = _Paced(self, payload, properties, flow, on_failure, on_receipt)
         try:
             self._queue.put(flow, paced, size)
         except QueueFullError:
@@ -384,14 +373,18 @@ class PacedPublisher:
     def _send(self, paced: _Paced, now: float) -> None:
         """Raises what the publisher raises; then nothing went, and nothing is counted."""
         payload, properties = paced.payload, paced.properties
-        if self._noting is None or len(payload) < NOTED_BYTES:
-            paced.ticket = self.publisher.publish(payload, properties, flow=paced.flow, on_failure=paced.fail)
+        is_noted = len(payload) >= NOTED_BYTES
+        paced.ticket = self.publisher.publish(
+            payload,
+            properties,
+            flow=paced.flow,
+            on_failure=paced.fail,
+            on_receipt=partial(self._receipted, paced) if is_noted else paced.on_receipt,
+        )
+        if not is_noted:
             paced.booked = paced.size + self._reply_bytes()
             paced.through = self.pace.send(paced.booked, now)
         else:
-            paced.ticket = self._noting.publish_noted(
-                payload, properties, flow=paced.flow, on_failure=paced.fail, on_receipt=partial(self._receipted, paced)
-            )
             self.pace.hold(paced.size)
             paced.unreceipted = True
         if self._replies is not None:
@@ -403,6 +396,9 @@ class PacedPublisher:
             paced.unreceipted = False
             self.pace.receipt(paced.size, self._now())
             self._again()
+        on_receipt, paced.on_receipt = paced.on_receipt, None
+        if on_receipt is not None:
+            on_receipt()
 
     def _again(self) -> None:
         """Something has changed: look anew."""

@@ -36,7 +36,7 @@ from dispatch.messaging.wire import (
 from dispatch.resilience.rate_limit import LeakyBucket
 from dispatch.serving.replies import IdempotencyKeys, InboundRequest, RecordedReplies, ReplySender, ReplyTooLargeError
 from dispatch.serving.requests import RequestQueue
-from dispatch.transports import DurableMessage, Message, Publisher, Ticket, Transport
+from dispatch.transports import DurableMessage, Message, Publisher, Transport
 
 # The age of requests that the broker may have retained. Pure; the clock is passed in.
 #
@@ -168,7 +168,7 @@ class _Topic:
         self.since = self.used_at = now
         self.publisher: Publisher | None = None
         self.opening: asyncio.Task[None] | None = None
-        self.waiting: deque[tuple[bytes, Mapping[str, str]]] = deque()
+        self.waiting: deque[tuple[bytes, Mapping[str, str], PlainReplies | None]] = deque()
 
     @property
     def is_busy(self) -> bool:
@@ -236,18 +236,25 @@ class ReplyRouter:
             return reply_to
         return self._response_queue
 
-    def send(self, request: Mapping[str, str], payload: bytes, properties: Mapping[str, str]) -> Ticket | None:
-        """Send a reply to the caller of ``request`` (its properties). Never raises: a reply that cannot be sent is counted,
-        and its caller has a deadline. Return the publish, or None while its topic is being opened."""
+    def send(
+        self,
+        request: Mapping[str, str],
+        payload: bytes,
+        properties: Mapping[str, str],
+        noted: PlainReplies | None = None,
+    ) -> None:
+        """Send a message to the caller of ``request`` (its properties). Never raises: a reply that cannot be sent is
+        counted, and its caller has a deadline. ``noted`` learns of the message's receipt, or that it is lost."""
         if self._closed:
-            self.lost += 1
-            return None
+            self._lose(noted)
+            return
         name = self.topic_for(request)
         topic = self._topics.get(name)
         if topic is None:
             owner = find_inbox_owner(name)
             if not self._can_open(owner):
-                return self._send_unopened(payload, properties)
+                self._send_unopened(payload, properties, noted)
+                return
             topic = self._topics[name] = _Topic(owner, self._clock())
             self._owned[owner] += 1
             self._new += 1
@@ -257,13 +264,13 @@ class ReplyRouter:
         elif topic.publisher is not None:
             topic.used_at = self._clock()
             self._topics.move_to_end(name)
-            return self._publish(topic.publisher, payload, properties)
+            self._publish(topic.publisher, payload, properties, noted)
+            return
         if self._waiting >= MAX_WAITING:
-            self.lost += 1
-            return None
-        topic.waiting.append((payload, properties))
+            self._lose(noted)
+            return
+        topic.waiting.append((payload, properties, noted))
         self._waiting += 1
-        return None
 
     def _can_open(self, owner: str) -> bool:
         """Return whether the limits allow another reply topic of ``owner``."""
@@ -305,7 +312,7 @@ class ReplyRouter:
                             await topic.publisher.close()  # one after the other: each closing takes a thread
         self._sweep = None
 
-    def _send_unopened(self, payload: bytes, properties: Mapping[str, str]) -> Ticket | None:
+    def _send_unopened(self, payload: bytes, properties: Mapping[str, str], noted: PlainReplies | None) -> None:
         """Send a reply whose topic is not opened to the response topic, where its caller listens, too. Any other message is
         dropped: its receiver asks again."""
         self.unopened += 1
@@ -316,7 +323,8 @@ class ReplyRouter:
                 self._response_queue,
             )
         shared = self._topics[self._response_queue].publisher
-        return self._publish(shared, payload, properties) if payload and shared is not None else None
+        if payload and shared is not None:
+            self._publish(shared, payload, properties, noted)
 
     def own_topic(self, request: Mapping[str, str]) -> bool:
         """Return whether the sender of ``request`` has a reply topic of its own that is allowed."""
@@ -343,21 +351,31 @@ class ReplyRouter:
             self._forget_topic(name, topic)
         topic.opening = None
         publisher = topic.publisher or self._topics[self._response_queue].publisher
-        for payload, properties in topic.waiting:
+        for payload, properties, noted in topic.waiting:
             self._waiting -= 1
             if publisher is not None:
-                self._publish(publisher, payload, properties)
+                self._publish(publisher, payload, properties, noted)
         topic.waiting.clear()
 
-    def _publish(self, publisher: Publisher, payload: bytes, properties: Mapping[str, str]) -> Ticket | None:
+    def _publish(
+        self, publisher: Publisher, payload: bytes, properties: Mapping[str, str], noted: PlainReplies | None
+    ) -> None:
+        on_failure, on_receipt = self._failed, None
+        if noted is not None:
+            on_failure, on_receipt = partial(self._failed, noted=noted), noted.on_receipt
+        flow = properties.get(Property.ID, "")
         try:
-            return publisher.publish(payload, properties, flow=properties.get(Property.ID, ""), on_failure=self._failed)
+            publisher.publish(payload, properties, flow=flow, on_failure=on_failure, on_receipt=on_receipt)
         except TransportError as error:
-            self._failed(error)
-            return None
+            on_failure(error)
 
-    def _failed(self, error: TransportError) -> None:
+    def _lose(self, noted: PlainReplies | None) -> None:
         self.lost += 1
+        if noted is not None:
+            noted.on_loss()
+
+    def _failed(self, error: TransportError, noted: PlainReplies | None = None) -> None:
+        self._lose(noted)
         if self.may_warn("lost"):
             logger.warning("a reply could not be sent (%d so far): %s", self.lost, error.type)
 
@@ -412,9 +430,14 @@ class PlainReplySender(msgspec.Struct, frozen=True, eq=False):
     encode: Callable[..., bytes] = encode_reply
 
     def send(
-        self, request: Mapping[str, str], payload: bytes, extra: Mapping[str, str], trace: Mapping[str, str]
-    ) -> Ticket | None:
-        """Send a message to the caller of ``request`` (its properties). Return the publish, if it has begun."""
+        self,
+        request: Mapping[str, str],
+        payload: bytes,
+        extra: Mapping[str, str],
+        trace: Mapping[str, str],
+        noted: PlainReplies | None,
+    ) -> None:
+        """Send a message to the caller of ``request`` (its properties). ``noted``: see :meth:`ReplyRouter.send`."""
         properties = {
             Property.ID: request[Property.ID],
             Property.INSTANCE: self.instance,
@@ -422,7 +445,7 @@ class PlainReplySender(msgspec.Struct, frozen=True, eq=False):
             **extra,
             **trace,
         }
-        return self.router.send(request, payload, properties)
+        self.router.send(request, payload, properties, noted)
 
 
 class PlainReplies:
@@ -431,10 +454,10 @@ class PlainReplies:
     Args:
         sender: of the instance.
         request: the properties of the request.
-        durable: retains the request until its reply has been sent; None: it is not retained.
+        durable: retains the request until the broker has its reply; None: it is not retained.
     """
 
-    __slots__ = ("_chunks", "_durable", "_sender", "request", "ticket")
+    __slots__ = ("_chunks", "_durable", "_is_lost", "_on_end", "_sender", "_unconfirmed", "request")
 
     def __init__(
         self, sender: PlainReplySender, request: Mapping[str, str], durable: DurableRequests | None = None
@@ -443,8 +466,10 @@ class PlainReplies:
         self._durable = durable
         self._chunks = 0
         self.request = request
-        self.ticket: Ticket | None = None
-        """The publish of the last message; None: it waits for its topic."""
+        self._unconfirmed = 0
+        """Messages of a durable request's reply without a receipt."""
+        self._is_lost = False
+        self._on_end: Callable[[bool], object] | None = None
 
     @property
     def topic(self) -> str:
@@ -508,7 +533,31 @@ class PlainReplies:
         self._chunks += 1
 
     def _send(self, payload: bytes, extra: Mapping[str, str], trace: Mapping[str, str]) -> None:
-        self.ticket = self._sender.send(self.request, payload, extra, trace)
+        if self._durable is None:
+            self._sender.send(self.request, payload, extra, trace, None)
+        else:
+            self._unconfirmed += 1
+            self._sender.send(self.request, payload, extra, trace, self)
+
+    def on_receipt(self) -> None:
+        """Record that the broker has one of the messages."""
+        self._unconfirmed -= 1
+        self._check_end()
+
+    def on_loss(self) -> None:
+        """Record that one of the messages could not be sent."""
+        self._is_lost = True
+        self._check_end()
+
+    def await_receipts(self, on_end: Callable[[bool], object]) -> None:
+        """Call ``on_end`` when the broker has every message sent so far, with True; or when one is lost, with False."""
+        self._on_end = on_end
+        self._check_end()
+
+    def _check_end(self) -> None:
+        if self._on_end is not None and (self._is_lost or not self._unconfirmed):
+            on_end, self._on_end = self._on_end, None
+            on_end(not self._is_lost)
 
     async def writable(self) -> None:
         await self._sender.router.writable(self.request)
@@ -526,8 +575,8 @@ class PlainReplies:
 
 # Acknowledgement of durable requests (on a persistent topic).
 #
-# A request whose tool may be repeated is acknowledged after its reply has been sent: if the instance is lost before that,
-# the broker redelivers the request to another one. Any other request is acknowledged, with confirmation, before it is
+# A request whose tool may be repeated is acknowledged when the broker has confirmed its reply: if the instance or the broker
+# is lost before that, the request is delivered again. Any other request is acknowledged, with confirmation, before it is
 # executed, so that it is never executed twice.
 
 
@@ -541,7 +590,8 @@ IsRepeatable = Callable[[InboundRequest], bool]
 
 
 class DurableRequests:
-    """The unacknowledged requests of one instance: at most as many as it runs and queues.
+    """The unacknowledged requests of one instance: at most as many as it runs and queues, and as there are replies on their
+    way to the broker.
 
     Args:
         is_repeatable: returns whether a request may be executed again; None: the request says so.
@@ -550,7 +600,7 @@ class DurableRequests:
     def __init__(self, is_repeatable: IsRepeatable | None = None) -> None:
         self._is_repeatable = is_repeatable
         self._held: dict[str | PlainReplies, list[DurableMessage]] = {}
-        self._leaving: dict[asyncio.Task[None], list[DurableMessage]] = {}
+        self._leaving: dict[PlainReplies, list[DurableMessage]] = {}
         self._ages = ClockOffset()
         self._closed = False
 
@@ -584,21 +634,18 @@ class DurableRequests:
             accept(work, replies)  # from a third-party caller: acknowledged and executed as often as it arrives
 
     def record_end(self, replies: PlainReplies) -> None:
-        """Acknowledge the request of ``replies`` after its reply has been sent."""
+        """Acknowledge the request of ``replies`` when the broker has its reply, and release it if the reply is lost."""
         held = self._held.pop(_identify(replies), None)
-        if held is None:
-            return
-        if replies.ticket is not None and not replies.ticket.waits:
-            _acknowledge(held)
-            return
-        # The reply is queued, or waits for its topic.
-        task = asyncio.get_running_loop().create_task(self._acknowledge_sent(replies, held))
-        self._leaving[task] = held
-        task.add_done_callback(lambda _: self._leaving.pop(task, None))
+        if held is not None:
+            self._leaving[replies] = held
+            replies.await_receipts(partial(self._on_reply_end, replies))
 
-    async def _acknowledge_sent(self, replies: PlainReplies, held: list[DurableMessage]) -> None:
-        await replies.writable()
-        _acknowledge(held)
+    def _on_reply_end(self, replies: PlainReplies, is_confirmed: bool) -> None:
+        for message in self._leaving.pop(replies, ()):
+            if is_confirmed:
+                message.acknowledge()
+            else:
+                message.release()
 
     def stop_accepting(self) -> None:
         """Leave requests that arrive from now on to other instances."""
@@ -611,24 +658,15 @@ class DurableRequests:
     def finish(self) -> None:
         """Finish the running requests here."""
         for held in (*self._held.values(), *self._leaving.values()):
-            _acknowledge(held)
+            for message in held:
+                message.acknowledge()
         self._held.clear()
-        self.close()
-
-    def close(self) -> None:
-        """Send no further acknowledgements."""
-        for task in self._leaving:
-            task.cancel()
+        self._leaving.clear()
 
 
 def _identify(replies: PlainReplies) -> str | PlainReplies:
     """Return what all copies of a request have in common: two requests of third-party callers may have one id."""
     return replies.request_id if is_dispatchers(replies.request_id) else replies
-
-
-def _acknowledge(held: list[DurableMessage]) -> None:
-    for message in held:
-        message.acknowledge()
 
 
 # Requests of the plain exchange: messages with properties on the service's request topic.

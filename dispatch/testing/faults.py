@@ -45,6 +45,7 @@ from dispatch.transports import (
     Message,
     Mode,
     OnFailure,
+    OnReceipt,
     Subscription,
     Ticket,
     TopicPublisher,
@@ -411,6 +412,9 @@ class AlteredDurableMessage(DurableMessage):
     def acknowledge(self) -> None:
         self._inner.acknowledge()
 
+    def release(self) -> None:
+        self._inner.release()
+
     def settle(self, then: Callable[[], object]) -> None:
         self.kept = True
         self._inner.settle(then)
@@ -570,12 +574,6 @@ class FaultyTicket:
         self.delayed: DelayedMessage | None = None
         """The delay, if it looks to the caller like a wait in dispatch's own queue."""
 
-    @property
-    def waits(self) -> bool:
-        if self.delayed is not None and self.delayed.is_waiting:
-            return True
-        return self.inner is not None and self.inner.waits
-
     def cancel(self) -> bool:
         self.on_failure = None
         if self.delayed is not None and self.delayed.cancel():
@@ -599,14 +597,22 @@ class FaultyPublisher:
         self._path = transport.message_path("out", inner.topic)
 
     def publish(
-        self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure
+        self,
+        payload: bytes,
+        properties: Mapping[str, str],
+        *,
+        flow: str,
+        on_failure: OnFailure,
+        on_receipt: OnReceipt | None = None,
     ) -> FaultyTicket:
         ticket, path = FaultyTicket(on_failure), self._path
         is_synchronous = True  # the caller is still in publish(), so that an error can be raised
 
         def send() -> None:
             try:
-                ticket.inner = self._inner.publish(payload, properties, flow=flow, on_failure=ticket.fail)
+                ticket.inner = self._inner.publish(
+                    payload, properties, flow=flow, on_failure=ticket.fail, on_receipt=on_receipt
+                )
             except TransportError as error:
                 if is_synchronous:
                     raise
@@ -624,6 +630,8 @@ class FaultyPublisher:
         path.count_fault(fault)
         if sampler is not None:
             match fault:
+                case "drop" if on_receipt is not None:
+                    asyncio.get_running_loop().call_soon(on_receipt)  # as a broker does
                 case "delay" if sampler.rng.random() < 0.5:
                     ticket.delayed, fault = path.deliver_later(sampler, send), "drop"
                 case "malformed":

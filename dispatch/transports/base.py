@@ -31,6 +31,12 @@ backoff, and what is sent to a topic without a consumer is dropped. Its attempt 
 owner hangs."""
 
 
+RELEASED_S = 2.0
+"""Seconds after which a released message is delivered again."""
+MAX_RELEASES = 5
+"""Releases of one message: for as long as calls wait for a topic that was lost (:data:`RECONNECT_WAIT_S`). A message whose
+handling fails more often than that would be handled for ever."""
+
 POLL_S = 0.1
 """Seconds between two times at which a subscriber with :attr:`Mode.POLLED` receives messages."""
 
@@ -74,6 +80,11 @@ class DurableMessage(ABC):
         """Acknowledge the message. The broker may take some tenths of a second to record that. Idempotent."""
 
     @abstractmethod
+    def release(self) -> None:
+        """Have a message that was kept delivered again, to any subscriber, after :data:`RELEASED_S`; at the
+        :data:`MAX_RELEASES`-th time, acknowledge it."""
+
+    @abstractmethod
     def settle(self, then: Callable[[], object]) -> None:
         """Acknowledge the message, and call ``then`` once the broker has confirmed it: no other subscriber receives the
         message after that. If the connection is lost before the confirmation, ``then`` is never called, and the message is
@@ -104,12 +115,13 @@ OnFailure = Callable[[TransportError], None]
 """Called at most once, when a message was not sent or may not have been sent."""
 
 
+OnReceipt = Callable[[], object]
+"""Called at most once, when the broker has accepted or refused a message that was sent; after a refusal's :data:`OnFailure`.
+Not called for a message that was never sent."""
+
+
 class Ticket(Protocol):
     """A publish in progress."""
-
-    @property
-    def waits(self) -> bool:
-        """Whether the message is still queued."""
 
     def cancel(self) -> bool:
         """Withdraw the message. Return whether it was still queued: then it is never sent."""
@@ -121,11 +133,24 @@ class Publisher(Protocol):
     @property
     def topic(self) -> str: ...
 
-    def publish(self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure) -> Ticket:
+    def publish(
+        self,
+        payload: bytes,
+        properties: Mapping[str, str],
+        *,
+        flow: str,
+        on_failure: OnFailure,
+        on_receipt: OnReceipt | None = None,
+    ) -> Ticket:
         """Publish a message, at once or queued behind the publish window.
 
-        The queue is fair between flows (a tool, a caller). A failure is reported through ``on_failure``, never from inside
-        this call. The absence of a failure proves nothing: on a non-persistent topic only a correlated reply does.
+        The queue is fair between flows (a tool, a caller). Neither callback is called from inside this call. The absence of
+        a failure proves nothing: on a non-persistent topic only a correlated reply does.
+
+        Args:
+            payload, properties, flow: of the message.
+            on_failure: see :data:`OnFailure`.
+            on_receipt: see :data:`OnReceipt`; each receipt wakes the event loop.
 
         Raises:
             TransportError: closed, or the queue is full. Nothing was sent.

@@ -17,7 +17,17 @@ from collections.abc import Callable, Collection, Mapping
 
 from dispatch.errors import TransportError
 from dispatch.messaging.wire import MAX_MESSAGE_BYTES
-from dispatch.transports.base import AnswerLate, ConnectionListener, DurableMessage, Handler, Mode, OnFailure
+from dispatch.transports.base import (
+    MAX_RELEASES,
+    RELEASED_S,
+    AnswerLate,
+    ConnectionListener,
+    DurableMessage,
+    Handler,
+    Mode,
+    OnFailure,
+    OnReceipt,
+)
 from dispatch.transports.errors import closed, sending_failed
 
 logger = logging.getLogger("dispatch.transport")
@@ -35,12 +45,13 @@ MAX_KEPT = 100_000
 class MemoryMessage:
     """See :class:`dispatch.transports.base.Message`."""
 
-    __slots__ = ("_payload", "_properties", "published")
+    __slots__ = ("_payload", "_properties", "published", "releases")
 
     def __init__(self, payload: bytes, properties: Mapping[str, str], published: float = 0.0) -> None:
         self._payload = payload
         self._properties = properties
         self.published = published
+        self.releases = 0
 
     def properties(self) -> dict[str, str]:
         return dict(self._properties)
@@ -72,6 +83,13 @@ class MemoryDelivery(DurableMessage):
 
     def acknowledge(self) -> None:
         self._subscription.unacknowledged.pop(self._message, None)
+
+    def release(self) -> None:
+        if self._message.releases >= MAX_RELEASES:
+            self.acknowledge()
+        else:
+            self._message.releases += 1
+            self._subscription.release(self._message)
 
     def settle(self, then: Callable[[], object]) -> None:
         self.acknowledge()
@@ -107,6 +125,11 @@ class MemoryGroup:
                 return True
         return False
 
+    def redeliver(self, message: MemoryMessage) -> None:
+        """Deliver ``message`` again, before the backlog."""
+        self._backlog.appendleft(message)
+        self.deliver_backlog()
+
     def deliver_backlog(self) -> None:
         """Deliver from the backlog after a subscriber has joined or has capacity again."""
         while self._backlog and self._offer(self._backlog[0]):
@@ -116,6 +139,8 @@ class MemoryGroup:
         """Redeliver the unacknowledged messages of ``member`` to the others, before the backlog."""
         self.members.remove(member)
         self._backlog.extendleft(reversed(member.unacknowledged))
+        for timer in filter(None, member.unacknowledged.values()):
+            timer.cancel()
         member.unacknowledged.clear()
         self.deliver_backlog()
 
@@ -181,8 +206,8 @@ class MemorySubscription:
         self._scheduled = False
         self._group: MemoryGroup | None = None
         self.opened = self.loop.time()
-        self.unacknowledged: dict[MemoryMessage, None] = {}
-        """Messages of a durable subscription that are not acknowledged, in order."""
+        self.unacknowledged: dict[MemoryMessage, asyncio.TimerHandle | None] = {}
+        """Messages of a durable subscription that are not acknowledged, in order, with the timers of those released."""
 
     def attach(self, broker: MemoryBroker) -> None:
         """Begin to receive."""
@@ -199,6 +224,16 @@ class MemorySubscription:
             self._scheduled = True
             self.loop.call_soon(self._drain)
         return True
+
+    def release(self, message: MemoryMessage) -> None:
+        """Give a message back to the group, after :data:`RELEASED_S`."""
+        if self.unacknowledged.get(message, self) is None:
+            self.unacknowledged[message] = self.loop.call_later(RELEASED_S, self._redeliver, message)
+
+    def _redeliver(self, message: MemoryMessage) -> None:
+        if self._group is not None and message in self.unacknowledged:
+            del self.unacknowledged[message]
+            self._group.redeliver(message)
 
     def _drain(self) -> None:
         self._scheduled = False
@@ -260,8 +295,6 @@ class MemoryTicket:
 
     __slots__ = ("on_failure",)
 
-    waits = False
-
     def __init__(self, on_failure: OnFailure) -> None:
         self.on_failure: OnFailure | None = on_failure
 
@@ -293,7 +326,13 @@ class MemoryPublisher:
         return True
 
     def publish(
-        self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure
+        self,
+        payload: bytes,
+        properties: Mapping[str, str],
+        *,
+        flow: str,
+        on_failure: OnFailure,
+        on_receipt: OnReceipt | None = None,
     ) -> MemoryTicket:
         ticket = MemoryTicket(on_failure)
         broker, loop = self._transport.broker(), asyncio.get_running_loop()
@@ -301,6 +340,8 @@ class MemoryPublisher:
             loop.call_soon(ticket.fail, sending_failed("MessageTooBig", topic=self.topic))
         elif not broker.publish(self.topic, MemoryMessage(payload, dict(properties), loop.time())):
             loop.call_soon(ticket.fail, sending_failed("ProducerBlockedQuotaExceededException", topic=self.topic))
+        if on_receipt is not None:
+            loop.call_soon(on_receipt)
         return ticket
 
     def send_packet(self, payload: bytes) -> bool:

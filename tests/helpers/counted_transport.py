@@ -6,9 +6,10 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 from dispatch.errors import TransportError
-from dispatch.transports import AnswerLate, Handler, Mode, OnFailure, Subscription, Ticket, TopicPublisher
+from dispatch.transports import AnswerLate, Handler, Mode, Subscription, Ticket, TopicPublisher
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.dispatcher_and_service import BROKER
 
@@ -24,10 +25,10 @@ class _CountedPublisher:
         self.topic = inner.topic
         self._closed = False
 
-    def publish(self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure) -> Ticket:
+    def publish(self, payload: bytes, properties: Mapping[str, str], **options: Any) -> Ticket:
         if self._closed:
             raise TransportError("closed", "The publisher is closed.", may_have_run=False)
-        return self._inner.publish(payload, properties, flow=flow, on_failure=on_failure)
+        return self._inner.publish(payload, properties, **options)
 
     @property
     def opening_error(self) -> TransportError | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dispatch.errors import TransportError
 from dispatch.messaging.wire import ErrorInfo, Property, Reply, encode_reply
-from dispatch.transports import OnFailure
+from dispatch.transports import OnFailure, OnReceipt
 from tests.helpers.malformed_messages import AlteredMessage
 
 
@@ -30,12 +31,11 @@ class FakeTicket:
         self.cancelled = True
         return self.queued
 
-    waits = False
-
 
 @dataclass(eq=False)
 class FakePublisher:
-    """Keeps what is published. ``refusal`` is raised instead, if set; ``queueing`` makes tickets that wait."""
+    """Keeps what is published, and confirms it at once. ``refusal`` is raised instead, if set; ``queueing`` makes tickets
+    that wait."""
 
     topic: str = "non-persistent://tg/request/fake"
     sent: list[FakeTicket] = field(default_factory=list)
@@ -43,11 +43,21 @@ class FakePublisher:
     queueing: bool = False
     closed: bool = False
 
-    def publish(self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure) -> FakeTicket:
+    def publish(
+        self,
+        payload: bytes,
+        properties: Mapping[str, str],
+        *,
+        flow: str,
+        on_failure: OnFailure,
+        on_receipt: OnReceipt | None = None,
+    ) -> FakeTicket:
         if self.refusal is not None:
             raise self.refusal
         ticket = FakeTicket(payload, properties, flow, on_failure, self.queueing)
         self.sent.append(ticket)
+        if on_receipt is not None:
+            asyncio.get_running_loop().call_soon(on_receipt)
         return ticket
 
     async def writable(self, flow: str) -> None:

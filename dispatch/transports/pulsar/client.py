@@ -30,7 +30,7 @@ import pulsar
 from dispatch._internal import DaemonThreads
 from dispatch.errors import TransportError
 from dispatch.telemetry.observers import NO_PROPERTIES
-from dispatch.transports.base import Mode, Security
+from dispatch.transports.base import RELEASED_S, Mode, Security
 from dispatch.transports.errors import bad_address, closed, opening_failed
 
 # The Pulsar client's own log lines, through ``logging`` (logger ``dispatch.pulsar``), quietly.
@@ -267,7 +267,12 @@ class PulsarClient:
         return self._settled(
             topic,
             self._client.subscribe(
-                topic, name, consumer_type=type, message_listener=listener, receiver_queue_size=RECEIVER_QUEUE
+                topic,
+                name,
+                consumer_type=type,
+                message_listener=listener,
+                receiver_queue_size=RECEIVER_QUEUE,
+                negative_ack_redelivery_delay_ms=int(RELEASED_S * 1000),
             ),
         )
 

@@ -25,6 +25,7 @@ from dispatch._internal import cancel_and_wait, loop_clock
 from dispatch.errors import TransportError
 from dispatch.messaging.wire import MAX_MESSAGE_BYTES, PROPERTIES_BYTES, is_inbox, is_reply_inbox
 from dispatch.transports.base import (
+    MAX_RELEASES,
     POLL_S,
     AnswerLate,
     ConnectionListener,
@@ -32,6 +33,7 @@ from dispatch.transports.base import (
     Handler,
     Mode,
     OnFailure,
+    OnReceipt,
     PublishWindow,
     QueueFullError,
     Security,
@@ -83,18 +85,14 @@ class PulsarTicket:
         properties: Mapping[str, str],
         flow: str,
         on_failure: OnFailure | None,
+        on_receipt: OnReceipt | None,
     ) -> None:
         self.publisher = publisher
         self.payload: bytes | None = payload
         self.properties: Mapping[str, str] | None = properties
         self.flow = flow
         self.on_failure = on_failure
-        self.on_receipt: Callable[[], None] | None = None
-
-    @property
-    def waits(self) -> bool:
-        """See :class:`dispatch.transports.base.Ticket`."""
-        return self.payload is not None
+        self.on_receipt = on_receipt
 
     def cancel(self) -> bool:
         """See :class:`dispatch.transports.base.Ticket`."""
@@ -145,24 +143,15 @@ class PulsarPublisher:
         return await link.producer(self.topic)
 
     def publish(
-        self, payload: bytes, properties: Mapping[str, str], *, flow: str, on_failure: OnFailure
-    ) -> PulsarTicket:
-        ticket = PulsarTicket(self, payload, properties, flow, on_failure)
-        self.sender.submit(ticket, len(payload))
-        return ticket
-
-    def publish_noted(
         self,
         payload: bytes,
         properties: Mapping[str, str],
         *,
         flow: str,
         on_failure: OnFailure,
-        on_receipt: Callable[[], None],
+        on_receipt: OnReceipt | None = None,
     ) -> PulsarTicket:
-        """See :class:`dispatch.messaging.flow.NotingPublisher`."""
-        ticket = PulsarTicket(self, payload, properties, flow, on_failure)
-        ticket.on_receipt = on_receipt
+        ticket = PulsarTicket(self, payload, properties, flow, on_failure, on_receipt)
         self.sender.submit(ticket, len(payload))
         return ticket
 
@@ -472,12 +461,12 @@ class MessageSender:
             outstanding.discard(ticket)
             window.settle()
             assert self._loop is not None
-            if ticket.on_receipt is not None:
-                self._loop.call_soon(ticket.on_receipt)
             if problem is not None:
                 if isinstance(problem, str):
                     problem = sending_failed(problem, topic=ticket.publisher.topic)
                 self._loop.call_soon(ticket.fail, problem)
+            if ticket.on_receipt is not None:
+                self._loop.call_soon(ticket.on_receipt)
         if window.queued and self._supervisor.down_since is None:
             while (waiting := window.pop_queued()) is not None:
                 self._send(waiting)
@@ -660,6 +649,14 @@ class Delivery(DurableMessage):
         batch, self._batch = self._batch, None
         if batch is not None:
             batch.record_acknowledgement()
+
+    def release(self) -> None:
+        if self._message.redelivery_count() >= MAX_RELEASES:
+            self.acknowledge()
+        else:
+            # Of the consumer that received it: after its end the broker delivers the message again by itself.
+            with contextlib.suppress(Exception):
+                self._consumer.negative_acknowledge(self._message)
 
     def settle(self, then: Callable[[], object]) -> None:
         self.kept = True

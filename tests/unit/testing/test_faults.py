@@ -496,9 +496,7 @@ async def test_a_cancelled_publish_reports_no_failure() -> None:
         tickets = [
             publisher.publish(b"", {"n": str(n)}, flow="test", on_failure=seen.failures.append) for n in range(40)
         ]
-        waiting = [ticket.waits for ticket in tickets]
         withdrawn = [ticket.cancel() for ticket in tickets]
-        assert waiting == withdrawn
         assert set(withdrawn) == {True, False}, "some are in a queue of ours, others on their way"
         await advance(3)
         assert set(seen.numbers) == {n for n, gone in enumerate(withdrawn) if not gone}

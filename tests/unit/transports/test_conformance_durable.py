@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from dispatch.transports import DurableMessage, Message, Mode
+from dispatch.transports.base import MAX_RELEASES
 from tests.unit.transports.test_conformance import Kind, Received, unexpected
 
 
@@ -72,6 +73,21 @@ async def test_what_was_not_acknowledged_goes_to_another_subscriber_and_nothing_
             assert await second.count(5) == [b"1", b"3", b"5", b"7", b"9"]
         await publish(kind, topic, b"new")
         assert (await second.count(6))[-1] == b"new"
+
+
+async def test_what_is_released_comes_again_so_many_times_and_is_acknowledged_then(kind: Kind) -> None:
+    topic, first, second = kind.topic(), Keeping(), Keeping()
+    async with kind.connected() as transport, kind.connected() as other:
+        subscription = await transport.subscribe(topic, first, mode=Mode.SHARED, name="service")
+        await publish(kind, topic, b"1", b"2")
+        for number in range(1 + MAX_RELEASES):
+            await first.count(2 + number)
+            next(each for each in reversed(first.kept) if each.data() == b"1").release()
+        await subscription.close()
+        await other.subscribe(topic, second, mode=Mode.SHARED, name="service")
+        await publish(kind, topic, b"3")
+        assert await second.count(2) == [b"2", b"3"]
+    assert [each.data() for each in first.kept] == [b"1", b"2", *[b"1"] * MAX_RELEASES]
 
 
 async def test_then_is_called_later_and_what_was_settled_comes_to_nobody_else(kind: Kind) -> None:

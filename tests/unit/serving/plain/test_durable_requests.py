@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -10,11 +11,15 @@ import pytest
 
 from dispatch import CallTimeoutError, Catalog, Dispatcher, ToolServer, TransportError
 from dispatch.messaging.request import Disposition
-from dispatch.messaging.wire import Property, encode_request
-from dispatch.transports import Message, Mode
-from dispatch.transports.memory import MemoryTransport
+from dispatch.messaging.wire import Property, Request, encode_request
+from dispatch.serving.replies import InboundRequest
+from dispatch.serving.tool_service import RequestHandler
+from dispatch.transports import Message, Mode, OnFailure, OnReceipt
+from dispatch.transports.base import MAX_RELEASES, RELEASED_S
+from dispatch.transports.memory import MemoryPublisher, MemoryTicket, MemoryTransport
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import BROKER, Peer, catalog, dispatching, read, serving
+from tests.helpers.fakes import lost
 from tests.helpers.internals import transport_of
 from tests.helpers.session import from_peer
 
@@ -353,6 +358,113 @@ async def test_an_answer_that_waits_for_credit_keeps_its_request() -> None:
             await idle()
             assert len(second.begun) == 2
     await broker.close()
+
+
+class UnsureTransport(MemoryTransport):
+    """A connection on which no reply arrives; a test confirms them or lets them fail."""
+
+    def __init__(self) -> None:
+        super().__init__(BROKER)
+        self.replies: list[tuple[OnFailure, OnReceipt]] = []
+
+    async def publisher(self, topic: str) -> MemoryPublisher:
+        return _UnsurePublisher(self, topic) if "/response/" in topic else await super().publisher(topic)
+
+
+class _UnsurePublisher(MemoryPublisher):
+    def publish(self, *args: Any, on_failure: OnFailure, on_receipt: OnReceipt | None = None, **_: Any) -> MemoryTicket:
+        assert on_receipt is not None
+        assert isinstance(self._transport, UnsureTransport)
+        self._transport.replies.append((on_failure, on_receipt))
+        return MemoryTicket(on_failure)
+
+
+@contextlib.asynccontextmanager
+async def unsure(work: Tool) -> AsyncIterator[tuple[ToolServer, UnsureTransport]]:
+    """An instance with such a connection."""
+    transport = UnsureTransport()
+    await transport.start()
+    async with keeping(work, "a", broker=transport) as server:
+        yield server, transport
+    await transport.close()
+
+
+async def three_chunks(_arguments: dict[str, Any]) -> AsyncIterator[str]:
+    for number in range(3):
+        yield str(number)
+
+
+@pytest.mark.parametrize(("work", "messages"), [(lambda _: "done", 1), (three_chunks, 4)])
+async def test_a_request_waits_for_the_receipts_of_its_whole_reply(work: Tool, messages: int) -> None:
+    second = Runs()
+    async with dispatching(kept(**REPEATABLE)) as dispatcher, unsure(work) as (one, transport):
+        call = asyncio.create_task(dispatcher.execute("work"))
+        await idle()
+        assert (one.running, len(transport.replies)) == (0, messages)
+        for _, on_receipt in transport.replies:
+            assert unacknowledged(one) == 1
+            on_receipt()
+        assert unacknowledged(one) == 0
+        cut(one)
+        async with keeping(second, "b"):
+            await idle()
+            assert second.begun == []
+        call.cancel()
+
+
+async def test_a_request_goes_to_another_if_instance_or_broker_die_before_its_reply_is_confirmed() -> None:
+    async with dispatching(kept(**REPEATABLE)) as dispatcher, unsure(lambda _: "lost") as (one, transport):
+        call = asyncio.create_task(dispatcher.execute("work"))
+        await idle()
+        assert (one.running, len(transport.replies)) == (0, 1)
+        cut(one)
+        async with keeping(lambda _: "done", "b"):
+            assert (await call).text == "done"
+
+
+class Repeatable(RequestHandler):
+    """Declares every request repeatable, as a relay does where its catalogue does."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    async def invoke_request(self, request: Request, work: InboundRequest) -> str:
+        self.runs += 1
+        return "done"
+
+    def is_repeatable(self, work: InboundRequest) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("is_dispatchers", [True, False])
+async def test_a_request_whose_reply_fails_comes_again_within_bounds(is_dispatchers: bool) -> None:
+    """A third-party caller's is executed again, as behind a relay; of a dispatcher's the stored reply is sent again."""
+    handler, transport = Repeatable(), UnsureTransport()
+    await transport.start()
+    caller = await transport.publisher(KEPT_REQUESTS)
+    async with ToolServer(
+        handler, transport, service="lab", request_queue=KEPT_REQUESTS, response_queue=KEPT_RESPONSES
+    ) as server:
+        properties = from_peer(1, KEPT_RESPONSES) if is_dispatchers else {Property.ID: "1"}
+        caller.publish(encode_request("{}", "{}"), properties, flow="", on_failure=lambda error: None)
+        await idle()
+        for number in range(MAX_RELEASES + 1):
+            assert len(transport.replies) == number + 1
+            on_failure, on_receipt = transport.replies[-1]
+            on_failure(lost(sent=True))
+            on_receipt()
+            await advance(0.9 * RELEASED_S)
+            assert len(transport.replies) == number + 1
+            await advance(0.2 * RELEASED_S)
+        assert len(transport.replies) == MAX_RELEASES + 1
+        assert handler.runs == (1 if is_dispatchers else MAX_RELEASES + 1)
+        assert server.counts()["lost_replies"] == MAX_RELEASES + 1
+        second = Runs()
+        cut(server)
+        async with keeping(second, "b"):
+            await idle()
+            assert second.begun == []
+    await transport.close()
 
 
 async def test_those_of_others_callers_run_as_they_come() -> None:

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -135,6 +136,26 @@ async def test_a_failed_receipt_becomes_a_typed_error_that_is_told_once(
         assert failures.types == [("a1", type, sent)]
         # What is too large was not sent either, but a repeat is of no use.
         assert failures.told[0][1].retryable is not (sent or type == "request-too-large")
+
+
+async def test_a_failure_is_told_before_its_receipt(broker: FakeBroker) -> None:
+    """The receipt of a reply's last message must not acknowledge a request whose reply has failed."""
+    told: list[str] = []
+    async with connected() as transport:
+        publisher = await transport.publisher(TOPIC)
+        for name in ("a1", "a2"):
+            publisher.publish(
+                name.encode(),
+                {},
+                flow="a",
+                on_failure=lambda error: told.append(error.type),
+                on_receipt=partial(told.append, name),
+            )
+        first, second = broker.producer().sent
+        first.ok()
+        second.fails("Timeout")
+        await idle()
+    assert told == ["a1", "send-failed", "a2"]
 
 
 @pytest.mark.parametrize("refusal", [TypeError("no text"), UnicodeError("no UTF-8"), RuntimeError("odd")])
@@ -972,7 +993,6 @@ async def test_what_waits_for_an_inbox_is_bounded_can_be_withdrawn_and_delays_no
         await advance(REPLACED_S)
         broker.gate.clear()
         first, *_ = send(peer, failures, *(f"a{number}" for number in range(MAX_WAITING)))
-        assert first.waits
         assert not peer.send_packet(b"p")
         send(peer, failures, "a-one-too-many")
         send(own, failures, "b1")
