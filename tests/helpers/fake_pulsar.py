@@ -17,7 +17,7 @@ from dispatch.transports.base import Security
 from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar.client import OPERATION_TIMEOUT_S, close_opened
 from dispatch.transports.pulsar.supervisor import GRACE_S, POLL_S
-from dispatch.transports.pulsar.transport import PulsarSubscription, PulsarTransport
+from dispatch.transports.pulsar.transport import LoopWaker, PulsarSubscription, PulsarTransport
 
 URL = "pulsar://broker.example:6650"
 TOPIC = "non-persistent://tg/request/work"
@@ -365,16 +365,16 @@ class Failures:
         return [name for name, _ in self.told]
 
 
-def counting_wakeups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of what is called into the loop from elsewhere, as it happens."""
-    loop, calls = asyncio.get_running_loop(), []
-    inner = loop.call_soon_threadsafe
+def counting_wakeups(monkeypatch: pytest.MonkeyPatch) -> list[LoopWaker]:
+    """What has woken the loop from elsewhere, as it happens."""
+    calls: list[LoopWaker] = []
+    inner = LoopWaker.wake
 
-    def counted(callback: Callable[..., object], *args: Any, **kwargs: Any) -> Any:
-        calls.append(getattr(callback, "__name__", repr(callback)))
-        return inner(callback, *args, **kwargs)
+    def counted(waker: LoopWaker) -> None:
+        calls.append(waker)
+        inner(waker)
 
-    monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+    monkeypatch.setattr(LoopWaker, "wake", counted)
     return calls
 
 

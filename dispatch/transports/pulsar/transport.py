@@ -14,6 +14,7 @@ import logging
 import math
 import os
 import sys
+import threading
 import time
 import weakref
 from collections import deque
@@ -888,6 +889,50 @@ DRAIN_BATCH = 512
 """Messages handled at a time before other tasks run."""
 
 
+class LoopWaker:
+    """Has the running event loop call ``callback`` when another thread asks.
+
+    perf: an eventfd takes one read. asyncio's own pipe takes two, of which one raises, before the tasks run that the
+    callback resumes: in a relay with one call in flight these began 25 µs after it, and begin 7 µs after it.
+    """
+
+    def __init__(self, callback: Callable[[], object]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._callback = callback
+        self._lock = threading.Lock()
+        """Held while the eventfd is written or closed: its number may be that of another file afterwards."""
+        self._fd: int | None = None
+        if sys.platform == "linux":
+            self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self._close_fd = weakref.finalize(self, os.close, self._fd)
+            self._close_fd.atexit = False  # threads of pulsar-client may run until the end of the process
+            self._loop.add_reader(self._fd, self._on_ring, self._fd)
+
+    def _on_ring(self, fd: int) -> None:
+        os.eventfd_read(fd)
+        self._callback()
+
+    def wake(self) -> None:
+        """Call the callback soon. Called on any thread."""
+        with self._lock:
+            if self._fd is not None:
+                os.eventfd_write(self._fd, 1)
+                return
+        try:  # noqa: SIM105 - on the path of every message, where suppress() costs more
+            self._loop.call_soon_threadsafe(self._callback)
+        except RuntimeError:
+            pass  # the loop is closed: no handler is left
+
+    def close(self) -> None:
+        """Wake the loop no more."""
+        with self._lock:
+            fd, self._fd = self._fd, None
+            if fd is not None:
+                if not self._loop.is_closed():
+                    self._loop.remove_reader(fd)
+                self._close_fd()
+
+
 class PulsarTransport:
     """See :class:`dispatch.transports.base.Transport`.
 
@@ -911,6 +956,7 @@ class PulsarTransport:
         self.url = url
         self._security = security if security is not None else Security.from_environment()
         self._inbox: deque[tuple[PulsarSubscription, Any, Any]] = deque()
+        self._waker: LoopWaker | None = None
         self._wake_pending = False
         self._woken_at = 0.0
         """When the event loop was last asked to process what has arrived."""
@@ -958,6 +1004,7 @@ class PulsarTransport:
         keep_freed_memory()  # for large payloads
         self._sender.start()
         await self._supervisor.start()
+        self._waker = LoopWaker(self._drain)
         _open_transports.add(self)
 
     async def close(self) -> None:
@@ -1001,6 +1048,11 @@ class PulsarTransport:
                     handle.raw = CLOSED_HANDLE
                 self._sender.close()
                 self._inbox.clear()
+                self._stop_waking()
+
+    def _stop_waking(self) -> None:
+        if self._waker is not None:
+            self._waker.close()
 
     async def _abandon(self) -> None:
         """Close on another event loop than that of :meth:`start`: callbacks that need that loop are dropped."""
@@ -1024,6 +1076,7 @@ class PulsarTransport:
                 handle.raw = CLOSED_HANDLE
             self._sender.abandon()  # also of receipts that came meanwhile
             self._inbox.clear()
+            self._stop_waking()
 
     async def flush(self) -> None:
         await self._sender.flush()
@@ -1170,10 +1223,7 @@ class PulsarTransport:
         if not self._wake_pending:
             self._woken_at = time.monotonic()
             self._wake_pending = True
-            try:  # noqa: SIM105 - on the path of every message, where suppress() costs more
-                self._loop.call_soon_threadsafe(self._drain)  # type: ignore[union-attr] # set before any thread starts
-            except RuntimeError:
-                pass  # the loop is closed: no handler is left
+            self._waker.wake()  # type: ignore[union-attr] # set before anything is opened
 
     def _drain(self) -> None:
         self._wake_pending = False

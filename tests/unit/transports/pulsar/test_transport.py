@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 import threading
 import time
@@ -315,7 +316,7 @@ async def test_receipts_that_nobody_waits_for_do_not_wake_the_loop(
         assert calls == [], "the next publish looks for itself"
         send(publisher, Failures(), *(f"a{number}" for number in range(200)))
         raw.receipts(60)
-        assert calls == ["_drain"], "one wake-up for the whole burst"
+        assert len(calls) == 1, "one wake-up for the whole burst"
         while raw.settled < len(raw.sent):
             raw.receipts()
             await idle()
@@ -601,12 +602,29 @@ async def test_a_burst_from_a_thread_wakes_the_loop_once(broker: FakeBroker, mon
         burst = threading.Thread(target=broker.consumer().deliver, args=range(DRAIN_BATCH))
         burst.start()
         burst.join()  # the loop stands still meanwhile
-        assert calls == ["_drain"]
+        assert len(calls) == 1
         await idle()
         assert len(got) == DRAIN_BATCH
         broker.consumer().deliver("next")
-        assert calls == ["_drain", "_drain"]
+        assert len(calls) == 2
         await idle()
+
+
+@pytest.mark.parametrize("platform", [sys.platform, "another"])
+async def test_a_message_after_the_end_is_harmless_and_no_file_stays_open(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, platform: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    got: list[Any] = []
+    before = os.listdir("/proc/self/fd")
+    async with connected() as transport:
+        await listen(transport, got.append)
+        consumer = broker.consumer()
+        await asyncio.to_thread(consumer.deliver, "one")
+        await idle()
+    await asyncio.to_thread(consumer.deliver, "two")
+    await idle()
+    assert (got, os.listdir("/proc/self/fd")) == (["one"], before)
 
 
 async def test_others_get_their_turn_in_a_long_burst(broker: FakeBroker) -> None:
