@@ -295,7 +295,6 @@ class Correlator:
             request.settle(TimedOut(request.limit_name, may_have_run=False))
             return
         pending = self._pending[request.id] = PendingReply(request, topic, self._max_buffer, parts=[])
-        self._deadlines.watch(request.deadline)
         request.begin(self)
         try:
             pending.ticket = publisher.publish(
@@ -306,6 +305,8 @@ class Correlator:
         except BaseException:  # of any kind: the request must not wait for a reply
             request.abandon()
             raise
+        else:
+            self._deadlines.watch(request.deadline)  # perf: after the request has left
 
     def cancel(self, request: Request) -> bool:
         """See :class:`~dispatch.messaging.request.Executor`. A message that waits in the publish window is withdrawn."""
