@@ -57,6 +57,7 @@ async def call_tool(dispatcher: dispatch.Dispatcher, name: str, arguments: dict[
     return Answer(str(result.result), marked or result.exception is not None)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenarios(name: str) -> None:
     run_scenario(name, Model(call_tool, answers_unknown="not found"), "agent_framework")

@@ -62,6 +62,7 @@ def model_of(style: Style) -> Model:
     return Model(call_tool)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("style", Style)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenarios(name: str, style: Style) -> None:
@@ -75,6 +76,7 @@ def names_of(style: Style, described: list[dict[str, Any]]) -> list[str]:
     return [each.get("function", each)["name"] for each in described]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("style", Style)
 def test_specs_list_the_tools_that_the_user_may_call_now(style: Style) -> None:
     async def run() -> None:

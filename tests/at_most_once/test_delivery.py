@@ -28,6 +28,7 @@ def patient() -> Iterator[None]:
         yield
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize(("seed", "instances"), [(0, 1), (1, 3)])
 async def test_every_call_is_answered_and_runs_once(seed: int, instances: int) -> None:
@@ -45,6 +46,7 @@ async def test_every_call_is_answered_and_runs_once(seed: int, instances: int) -
     await world.end()
 
 
+@pytest.mark.costly
 async def test_a_lost_answer_costs_a_fraction_of_the_timeout() -> None:
     world = World(FaultPlan(drop=0.05), 1)  # on both ends of both ways: one in ten is lost each way
     await world.instance()

@@ -118,6 +118,7 @@ only. The code is of the shortest scenario that finds the fault."""
 PLACES = {fault: where for where, fault in FAULTS.items()}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "where",
     [
@@ -131,6 +132,7 @@ def test_a_fault_is_found(where: str) -> None:
     assert "--scenario" in "".join(failure.value.__notes__)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("fault", RARE, ids=lambda fault: fault.__name__)
 def test_the_shortest_scenario_finds_a_rare_fault(fault: Callable[..., Any]) -> None:
     scenario = Scenario.of(RARE[fault])

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Mapping
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from dashboards.dashboard_json import iter_panels, list_queries, load_dashboards
@@ -62,6 +63,7 @@ def asked() -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.costly
 async def test_what_is_asked_for_is_exported_and_what_is_exported_is_shown_or_there_is_a_reason() -> None:
     families = await exported()
     there: dict[str, set[str]] = {}

@@ -150,6 +150,7 @@ def test_a_command_that_does_not_exist_is_noticed(line: str) -> None:
         check(line)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "changelog.md"], ids=page_id)
 def test_the_paths_of_a_page_exist(page: Path) -> None:
     for code in re.findall(r"`([^`\n ]+)`", prose(page)):

@@ -346,6 +346,7 @@ def unknown_names(code: str) -> str | None:
     return None
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_the_names_of_a_page_exist(page: Path) -> None:
     codes = re.findall(r"`([^`\n]+)`", prose(page))

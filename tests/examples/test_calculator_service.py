@@ -109,6 +109,7 @@ def tokens(expression: str) -> list[str]:
     return expression.replace("(", "( ").replace(")", " )").split()
 
 
+@pytest.mark.costly
 def test_nothing_gets_past_it(load: Load) -> None:
     calculator = load("calculator_service").Calculator()
 

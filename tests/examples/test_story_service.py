@@ -8,6 +8,7 @@ import dispatch
 from tests.examples.conftest import Load, Serving
 
 
+@pytest.mark.costly
 async def test_it_comes_word_by_word(load: Load, serving: Serving) -> None:
     loop = asyncio.get_running_loop()
     async with serving(load("story_service").Story(pause=1.0), "story") as dispatcher:

@@ -532,6 +532,7 @@ chaos = st.lists(
 )
 
 
+@pytest.mark.costly
 @settings(max_examples=by_profile(short=4, long=40))
 @given(st.integers(0, 1_000), st.floats(0.0, 0.2), chaos)
 @example(0, 0.0, [("kill", 1), ("outage", 2), ("kill", 6), ("outage", 5)])

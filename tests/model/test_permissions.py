@@ -127,6 +127,7 @@ async def test_every_list_equals_the_set_of_calls_that_are_admitted() -> None:
     assert len(sizes) > 5, "users differ"
 
 
+@pytest.mark.costly
 @pytest.mark.wall_clock
 async def test_the_list_of_a_user_among_10_000_takes_milliseconds() -> None:
     catalog, raw = draw_world(1)

@@ -136,6 +136,7 @@ async def test_the_loop_runs_while_the_metrics_are_built() -> None:
     assert 'dispatch_calls_total{outcome="success",service="lab",tool="work"} 1.0\n' in body
 
 
+@pytest.mark.costly
 async def test_the_text_is_built_in_pieces_of_bounded_size() -> None:
     board = Board()
     telemetry, tools = board.telemetry(), catalog(**{f"tool-{number}": {} for number in range(TOOLS)})
@@ -375,6 +376,7 @@ class Branching(MemoryTransport):
         return self.further[-1]
 
 
+@pytest.mark.costly
 def test_further_connections_are_closed_after_the_first_loop_has_ended() -> None:
     transport = Branching()
     dispatcher = dispatch.Dispatcher(transport, catalog(), policy=dispatch.Policy(timeout=20))

@@ -270,6 +270,7 @@ def kind(result: CallResult) -> str:
     return "success" if result.error is None else result.error.type
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("hanging", [1, 5])
 async def test_other_tools_of_the_service_are_answered(hanging: int) -> None:
     ends: Counter[str] = Counter()

@@ -154,6 +154,7 @@ def functions_that_raise(make: Callable[[], BaseException]) -> list[Callable[...
     return [thread, coroutine, late, stream, injected]
 
 
+@pytest.mark.costly
 @anything
 @pytest.mark.parametrize("name", ["thread", "coroutine", "late", "stream", "injected"])
 async def test_a_function_settles_its_call(make: Callable[[], BaseException], name: str) -> None:

@@ -35,6 +35,7 @@ def test_hostile_packets_neither_raise_nor_stall(seed: int) -> None:
     assert pair.counts["events"] > 0
 
 
+@pytest.mark.costly
 def test_memory_does_not_grow_with_hostile_packets() -> None:
     pair = FuzzedPair(1)
     pair.run(2_000)

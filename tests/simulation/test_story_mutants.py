@@ -66,6 +66,7 @@ def _run_stories() -> None:
         run_story(seed)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_story_finds(mutant: str) -> None:
     patches = MUTANTS[mutant]()

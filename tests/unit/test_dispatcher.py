@@ -884,6 +884,7 @@ async def test_chunks_come_as_they_are_made() -> None:
     assert seen == [(second + 1, f"<{second}>") for second in range(5)]
 
 
+@pytest.mark.costly
 async def test_a_long_stream_arrives_whole() -> None:
     async with stand(story(5_000)) as (dispatcher, _):
         assert [chunk async for chunk in dispatcher.stream("work")] == [f"<{n}>" for n in range(5_000)]

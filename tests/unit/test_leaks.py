@@ -106,6 +106,7 @@ def count_duplicates(table: SessionTable) -> int:
     return table.ended.statistics.duplicates + sum(each.statistics.duplicates for each in table.sessions.values())
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("profile", sorted(PROFILES.keys() - {"everything"}))
 async def test_nothing_leaks(profile: str) -> None:
     load = await scene(1_500, 1, profile)

@@ -176,6 +176,7 @@ async def test_a_third_party_instance_that_answers_gets_every_request(caplog: py
         assert caplog.messages == []
 
 
+@pytest.mark.costly
 async def test_a_third_party_instance_that_hangs_keeps_no_place_of_the_bulkhead() -> None:
     """Its requests are no streams, as long as no first chunk of them has arrived."""
     names = ("lab-1", "lab-2")
@@ -209,6 +210,7 @@ async def test_a_third_party_instance_that_hangs_keeps_no_place_of_the_bulkhead(
     assert 1_200 - len(bodies) <= 128, "only what was sent before the instance was ejected waits"
 
 
+@pytest.mark.costly
 async def test_the_topic_of_a_killed_instance_gets_no_request_while_another_one_is_there() -> None:
     names = ("lab-1", "lab-2")
     topics = {f"non-persistent://tg/request/{name}": f"non-persistent://tg/response/{name}" for name in names}

@@ -348,6 +348,7 @@ steps = st.one_of(
 )
 
 
+@pytest.mark.costly
 @settings(max_examples=examples(80))
 @given(st.lists(steps, max_size=30))
 def test_a_thing_is_retained_for_its_time_and_while_it_is_in_use(story: list[tuple[str, str | float]]) -> None:

@@ -152,6 +152,7 @@ async def test_a_stream_has_each_call_as_it_ends() -> None:
         assert json.loads(event[-1].removeprefix("data: "))["user"] == "alice"
 
 
+@pytest.mark.costly
 async def test_readers_of_the_stream_of_calls_hardly_delay_the_calls() -> None:
     async with observed() as it, contextlib.AsyncExitStack() as stack:
 
@@ -470,6 +471,7 @@ PAGES = ("/", "/tools", "/tools/price", "/instances", "/instances/shop-1", "/cal
 HTML = {"Accept": "text/html"}
 
 
+@pytest.mark.costly
 async def test_every_page_is_there_for_a_dispatcher_and_for_a_service() -> None:
     async with observed(Admin("127.0.0.1:0", peers=("http://127.0.0.1:9",))) as it:
         await it.dispatcher.call("price", {"item": "a"})
@@ -970,6 +972,7 @@ async def test_a_port_that_is_taken_is_told_without_a_word_about_tools() -> None
         await dispatcher.close()
 
 
+@pytest.mark.costly
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the kernel of Linux closes such connections")
 async def test_a_reader_that_takes_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dispatch.admin.http.UNREAD_S", 1)

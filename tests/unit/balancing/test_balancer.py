@@ -261,6 +261,7 @@ def test_how_long_it_took_is_read_off_the_clock() -> None:
 
 
 # Retries and hedges
+@pytest.mark.costly
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_what_was_tried_is_left_out(strategy: str) -> None:
     stand = Stand("abc", strategy)
@@ -568,6 +569,7 @@ def test_healthy_instances_with_a_few_failures_each_are_left_alone(seed: int) ->
     assert run.changes == []
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_one_that_comes_back_has_its_full_share_after_the_ramp_and_nobody_twice_the_mean_before(strategy: str) -> None:
     hosts = farm(8, b=Host(failing=lambda now: float(5 <= now < 20)))
@@ -588,6 +590,7 @@ def test_one_that_comes_back_has_its_full_share_after_the_ramp_and_nobody_twice_
     assert run.failed == 0
 
 
+@pytest.mark.costly
 def test_half_of_all_coming_back_together_does_not_overload_the_others_or_themselves() -> None:
     broken = {name: Host(failing=lambda now: float(5 <= now < 20)) for name in "abcd"}
     run = Simulation(farm(8, **broken), Balancing(), rate=200, seconds=70, seed=9, attempts=3).run()
@@ -1124,6 +1127,7 @@ def test_a_pause_ends_at_its_moment() -> None:
     assert view(state, START + 0.5).seconds_left == 0.5
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("strategy", "weights", "old", "ejected"),
     [

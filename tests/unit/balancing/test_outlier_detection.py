@@ -515,6 +515,7 @@ def test_an_instance_of_twenty_times_the_latency_is_spared_within_five_seconds(
     assert later["b"] <= 0.02 * later.total()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("seed", range(10))
 def test_mixed_tools_and_payloads_spare_no_instance(seed: int) -> None:
     """Durations over four orders of magnitude, from two tools and payloads of any size: no comparison by tool."""

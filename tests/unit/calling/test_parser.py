@@ -318,6 +318,7 @@ SLOW = [
 ]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("text", SLOW, ids=lambda text: repr(text[:60]))
 def test_100_kilobytes_cost_linear_time(text: str) -> None:
     text = (text * (100_000 // len(text) + 1))[:100_000]
@@ -348,6 +349,7 @@ FORMS = {
 }
 
 
+@pytest.mark.costly
 @given(
     calls=st.lists(st.tuples(NAMES, ARGUMENTS), min_size=1, max_size=4),
     form=st.sampled_from(list(FORMS)),

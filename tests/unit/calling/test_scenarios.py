@@ -205,6 +205,7 @@ async def test_success(kind: str, form: CallForm) -> None:
         assert (result.output, result.status) == ("hello Ada", FunctionCallStatus.SUCCEEDED)
 
 
+@pytest.mark.costly
 async def test_stream(kind: str, form: CallForm) -> None:
     async with connect(kind) as dispatcher:
         assert (await Model(dispatcher, form).call("count", to=3)).output == "0 1 2 "

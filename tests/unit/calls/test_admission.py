@@ -143,6 +143,7 @@ class Crowd:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+@pytest.mark.costly
 async def test_cancelled_callers_leave_no_permit_no_waiter_and_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Timers and tasks that are left fail any test here (tests/helpers/clock.py)."""
     monkeypatch.setattr("dispatch.resilience.bulkhead.QUEUE_LIMITS", QueueLimits(max_length=6))
@@ -440,6 +441,7 @@ async def recreate(dispatcher: Dispatcher, tools: Catalog, wait: Callable[[], fl
     await advance(wait())
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("key", ["rate-limit", "user-rate-limit", "shared-user-rate-limit"])
 async def test_deleting_and_creating_a_tool_raises_no_rate_limit(key: str) -> None:
     tools = catalog(work={"policy": {key: {"rate": f"{RATE}/s", "burst": BURST, "max-wait": 0}, "retry": 1}})
@@ -510,6 +512,7 @@ async def at_once(dispatcher: Dispatcher, seconds: float, count: int = BURST_CAL
     return await asyncio.gather(*(dispatcher.execute("work", {"seconds": seconds}) for _ in range(count)))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("seconds", "instances", "before", "is_repeatable"),
     [
@@ -651,6 +654,7 @@ def taking(seconds: float) -> Any:
     return work
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("seconds", [0.001, 0.05])
 async def test_a_burst_that_is_worked_off_within_the_waiting_time_loses_no_call(seconds: float) -> None:
     """1 ms, and what makes the 1,000th call wait for 0.8 s."""
@@ -686,6 +690,7 @@ async def test_no_call_waits_for_longer_than_the_limit() -> None:
         assert max(result.duration for result in refused) <= MAX_WAIT_S + 0.001
 
 
+@pytest.mark.costly
 async def test_no_more_wait_than_there_are_places() -> None:
     async with stand(taking(5), policy=Policy(bulkhead=Bulkhead(max_wait=MAX_WAIT_S))) as (dispatcher, _):
         calls = asyncio.create_task(answers_at_once(dispatcher, 64 + PLACES + 100))
@@ -707,6 +712,7 @@ async def test_the_refusal_names_the_limit_of_the_dispatcher() -> None:
         assert "it has" not in error.message, "nothing is said about the tool"
 
 
+@pytest.mark.costly
 async def test_a_machine_that_is_too_busy_for_a_second_costs_waiting_and_no_call() -> None:
     """64 calls at once of 0.2 s are 320 a second, and 500 arrive."""
     loop = asyncio.get_running_loop()
@@ -796,6 +802,7 @@ async def test_a_call_without_time_for_the_instances_to_come_back_says_that_the_
         assert "no instance has been heard since" in str(results[-1].error)
 
 
+@pytest.mark.costly
 async def test_after_an_outage_of_a_minute_calls_succeed_at_once() -> None:
     async with instances(working_for(0.01), *TWO_INSTANCES) as (dispatcher, connection, _):
         transitions: list[Event] = []

@@ -670,6 +670,7 @@ async def test_a_persistent_topic_on_which_nothing_replies_is_told(caplog: pytes
     assert len(caplog.messages) == 1
 
 
+@pytest.mark.costly
 async def test_an_instance_behind_a_shared_topic_that_hangs_does_not_keep_calls_from_the_other() -> None:
     """Half of the calls are at it, and they alone fail."""
 

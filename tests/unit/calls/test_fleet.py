@@ -80,6 +80,7 @@ async def test_places_of_a_bulkhead_are_shared() -> None:
             each.cancel()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("wait", [{}, {"max-wait": 8}], ids=["until its deadline", "max-wait"])
 async def test_a_bulkhead_with_fewer_places_than_dispatchers_lets_each_of_them_wait_for_one(
     wait: dict[str, float],

@@ -170,6 +170,7 @@ def test_a_reply(kind: str) -> None:
     check(kind, test)
 
 
+@pytest.mark.costly
 def test_many_calls_at_once_get_their_own_replies(kind: str) -> None:
     async def test(made: Stand) -> None:
         results = await asyncio.gather(*(made.execute(text=str(number)) for number in range(50)))

@@ -171,6 +171,7 @@ async def test_activations_leave_nothing_behind() -> None:
         assert {kind: n for kind, n in rest.items() if n and kind != "tasks"} == {}
 
 
+@pytest.mark.costly
 async def test_an_activation_touches_only_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"t{number}" for number in range(500)]
 
@@ -203,6 +204,7 @@ async def test_an_activation_touches_only_what_has_changed(monkeypatch: pytest.M
         assert dispatcher._running.guards_of(dispatcher._live.resolver.tool("t9")).policy.retry is None
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("policy", "most"),
     [
@@ -610,6 +612,7 @@ async def test_topics_that_are_needed_again_while_they_are_being_closed_are_open
         assert transport.left_open == await opened_by(services("a"), "a")
 
 
+@pytest.mark.costly
 async def test_topics_that_services_share_are_closed_with_the_last_of_them() -> None:
     """Both have one response topic, and a policy with further connections for large answers."""
     shared = f"{NAMESPACES[1]}/shared"

@@ -248,6 +248,7 @@ def test_listing_by_source(catalog: Catalog) -> None:
     assert catalog.list(source="directory") == ()
 
 
+@pytest.mark.costly
 def test_listing_10_000_tools_by_text_is_fast(large: Catalog) -> None:
     def seconds() -> float:
         started = time.process_time()
@@ -278,6 +279,7 @@ def test_a_tool_among_10_000_requires_at_most_1_kib_beside_its_raw_descriptor() 
     assert (after - before) / tools <= 1_024
 
 
+@pytest.mark.costly
 def test_descriptors_share_their_empty_values(large: Catalog) -> None:
     one, other = large.tool("tool-1"), large.tool("tool-2")
     for attribute in ("policy", "rollout", "permissions", "groups", "applicable_states"):
@@ -684,6 +686,7 @@ def test_instances_belong_to_the_fingerprint_of_the_service_alone() -> None:
     )
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "changes",
     [

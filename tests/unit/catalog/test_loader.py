@@ -251,6 +251,7 @@ RAW = (
 )
 
 
+@pytest.mark.costly
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no failure
 @given(
     st.lists(

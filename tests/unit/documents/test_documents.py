@@ -313,6 +313,7 @@ def test_yaml_scalars_with_a_json_type_have_it(text: str, value: object) -> None
     assert parse_yaml(f"style: {text}") == {"style": value}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("text", "problem", "fix"),
     [

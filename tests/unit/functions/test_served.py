@@ -308,6 +308,7 @@ async def call_all(kind: str, *, stream: bool) -> list[dispatch.CallResult]:
     return results
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("kind", VALUES)
 async def test_results_are_the_same_everywhere(kind: str, stream: bool) -> None:
@@ -458,6 +459,7 @@ async def test_a_server_shares_the_connection_of_another_one() -> None:
             assert await dispatcher.call("add", {"a": 2}) == "2"
 
 
+@pytest.mark.costly
 async def test_several_servers_are_served_until_a_signal() -> None:
     first = dispatch.ToolServer(functions=[add], broker="memory://several", service="add")
     second = dispatch.ToolServer(functions=[fail], broker=first, service="fail")

@@ -92,6 +92,7 @@ def test_the_generated_grants_are_valid(grant: str) -> None:
     assert check_grant(grant) is None
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("grant", "permission", "allowed"),
     [

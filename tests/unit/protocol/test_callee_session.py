@@ -395,6 +395,7 @@ def test_a_streamed_reply(peer: HandWritten) -> None:
     assert request.chunks == 2
 
 
+@pytest.mark.costly
 def test_running_requests_end_with_the_session(peer: HandWritten) -> None:
     peer.send(request(0), request(1))
     assert peer.session.memory() > 0

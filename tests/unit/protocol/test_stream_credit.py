@@ -201,6 +201,7 @@ def test_a_packet_of_many_chunks_may_be_lost() -> None:
     assert len(events) == 1 + 15_000
 
 
+@pytest.mark.costly
 @settings(max_examples=examples(24), deadline=None)
 @given(st.integers(0, 2**32))
 def test_no_stream_waits_for_ever(seed: int) -> None:

@@ -383,6 +383,7 @@ def test_instances_that_announced_themselves_have_the_version_of_their_topic() -
     assert pool.many(4, requires=TWO) == {"c": 4}
 
 
+@pytest.mark.costly
 def test_without_an_instance_in_the_range_none_is_picked() -> None:
     pool, _ = stand("old", "unknown")
     assert pool.pool.pick(pool.guards, requires=TWO) is None

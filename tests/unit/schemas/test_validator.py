@@ -330,6 +330,7 @@ def test_references_that_multiply_are_refused(keyword: str) -> None:
     assert SchemaValidator(combine(8, keyword)).find_mistakes("x") != ()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("keyword", [None, "allOf", "anyOf", "not"])
 def test_a_long_chain_of_references_is_refused(keyword: str | None) -> None:
     # In the engine it would be a recursion on the stack: of some hundred kilobytes in a thread.

@@ -325,6 +325,7 @@ def test_scores_are_cosines() -> None:
     assert scores[[0, 1, 1_500, 2_999]].tolist() == [1.0, 0.0, -1.0, 0.0]
 
 
+@pytest.mark.costly
 def test_an_empty_index_scores_zero() -> None:
     assert VectorIndex("e").score([1.0, 2.0], 3).tolist() == [0.0, 0.0, 0.0]
 

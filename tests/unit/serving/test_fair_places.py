@@ -100,6 +100,7 @@ def test_first_burst_is_not_refused_where_none_can_wait() -> None:
     assert (load.running(), load.dropped) == ({"a": 64}, {})
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("at", [0.0, 0.02, 0.1, 0.3, 1.0])
 @pytest.mark.parametrize(("places", "rate"), [(16, 100), (64, 500)])
 def test_burst_of_a_hanging_tool_at_a_new_instance_leaves_the_others_what_they_use(
@@ -155,6 +156,7 @@ def test_tool_is_forgotten_after_a_while() -> None:
     assert load.running() == {"a": 64}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("hanging", [1, 3, 10])
 def test_hanging_tools_leave_the_others_what_they_use(hanging: int) -> None:
     """Fifty tools at 5 calls/s and 50 ms each, some of which hang: the others wait for milliseconds, if at all."""

@@ -107,6 +107,7 @@ async def test_without_a_queue_only_what_can_run_is_taken() -> None:
         await first
 
 
+@pytest.mark.costly
 async def test_thousands_of_slow_calls_run_at_once_if_they_may() -> None:
     async def slow(arguments: dict[str, Any]) -> str:
         await asyncio.sleep(2)

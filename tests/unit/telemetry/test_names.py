@@ -376,6 +376,7 @@ def overview() -> dict[str, dict[str, str]]:
     return legends
 
 
+@pytest.mark.costly
 def test_drawn_panels_give_a_tool_one_colour_and_the_legend_every_series() -> None:
     legends = overview()
     assert set(legends["Outcomes"]) == set(OUTCOMES)

@@ -110,6 +110,7 @@ def story(kind: str, seed: int) -> list[tuple[str, str | None, int, float]]:
     return told
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "kind",
     [

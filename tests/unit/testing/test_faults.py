@@ -292,6 +292,7 @@ async def story(kind: str, direction: str, seed: int) -> tuple[list[tuple[Any, .
 WAYS = [(kind, way) for kind in FAULT_KINDS for way in ("out", "in") if SINGLE_DIRECTION.get(kind, way) == way]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("kind", "direction"), WAYS)
 async def test_the_same_seed_repeats_a_fault_exactly(kind: str, direction: str) -> None:
     first, count = await story(kind, direction, 1)
@@ -638,6 +639,7 @@ def kind(request: pytest.FixtureRequest) -> every.Kind:
     return Wrapped("memory://", scheme, SLOW if request.param == "slow" else CALM)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "test",
     [

@@ -48,6 +48,7 @@ def list_boxes(figure: Any) -> dict[str, Bbox]:
     return {**boxes, "legend": legend.get_window_extent(renderer)}
 
 
+@pytest.mark.costly
 def test_no_label_of_60_vertices_covers_another() -> None:
     service = build_random(1, 20, 31, 3)
     toolkit = service.get_toolkit()

@@ -83,6 +83,7 @@ def unexpected(error: TransportError) -> None:
     raise AssertionError(f"a publish failed: {error}")
 
 
+@pytest.mark.costly
 async def test_payload_and_properties_arrive_as_they_were_sent(kind: Kind) -> None:
     topic, got = kind.topic(), Received()
     async with kind.connected() as transport:

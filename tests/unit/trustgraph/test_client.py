@@ -633,6 +633,7 @@ async def perform(each: Live, step: tuple[str, Any, bool], number: int) -> None:
         service.push({})
 
 
+@pytest.mark.costly
 @settings(max_examples=examples(60))
 @given(steps=st.lists(STEPS, min_size=1, max_size=25))
 def test_the_configuration_is_in_force_whatever_happened_before(steps: list[tuple[str, Any, bool]]) -> None:
@@ -1111,6 +1112,7 @@ async def test_a_decision_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.messages == ["allowed: 'work' for user 'alice' (granted)"]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("permissions", ["tools:jokes", ["tools:*"], [""], ["a b"]])
 def test_invalid_permissions_are_refused(permissions: Any) -> None:
     with pytest.raises(ValueError, match="permission"):

@@ -171,6 +171,7 @@ def values_for(draw: st.DrawFn, schema: Any, root: Mapping[str, Any], level: int
     return {"null": None, "boolean": True}.get(kind) if kind else draw(values)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("style", Style)
 @given(roots, st.data())
 def test_no_value_is_lost(style: Style, schema: dict[str, Any], data: st.DataObject) -> None:

@@ -282,6 +282,7 @@ class Selection:
 
 
 # -- ranges ---------------------------------------------------------------------------------------------------------
+@pytest.mark.costly
 def test_the_ranges_of_callers_use_bounded_memory() -> None:
     tools = resolver(tool("1.4.0"))
     for patch in range(3 * MAX_RANGES):

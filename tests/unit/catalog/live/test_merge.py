@@ -441,6 +441,7 @@ def check_equal(merged: Merged, model: Model) -> None:
         assert report.tools == sum(source == id for source, _, _ in tools.values())
 
 
+@pytest.mark.costly
 @settings(max_examples=examples(60))
 @given(st.lists(steps, max_size=8))
 def test_every_merge_is_that_of_the_model(steps: list[tuple[str, Any, Any]]) -> None:

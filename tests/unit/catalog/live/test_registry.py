@@ -777,6 +777,7 @@ def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
     assert set(Approvals(path).load()) == {f"tool/t{at}" for at in range(100)}
 
 
+@pytest.mark.costly
 def test_a_reader_sees_a_whole_file_always(tmp_path: Path) -> None:
     approvals = Approvals(tmp_path / "approved.json")
     approvals.add({"tool/one": frozenset({A})})

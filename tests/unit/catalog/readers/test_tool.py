@@ -216,6 +216,7 @@ def test_a_required_config_param_that_a_tool_lacks() -> None:
     assert 'add "collection"' in problem.fix
 
 
+@pytest.mark.costly
 def test_a_misspelt_config_param_is_named_in_the_fix() -> None:
     problem = only(check(service_item(RAG), tool_item(without(TELL_JOKE, "style") | {"colection": "customers"})))
     assert problem.key == "collection"

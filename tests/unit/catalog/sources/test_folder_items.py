@@ -40,6 +40,7 @@ PUTS = st.one_of(
 STEPS = st.lists(st.tuples(st.booleans(), PUTS), min_size=1, max_size=12)
 
 
+@pytest.mark.costly
 @settings(max_examples=by_profile(short=24, long=60))
 @given(STEPS)
 def test_no_change_makes_a_valid_folder_invalid(steps: list[tuple[bool, tuple[tuple[str, str], Any]]]) -> None:

@@ -91,6 +91,7 @@ ODD = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("body", ODD.values(), ids=ODD)
 def test_a_process_with_odd_answers_is_a_row_with_the_reason(run: Run, good: str, body: bytes) -> None:
     with serving({}, body) as bad:
@@ -332,6 +333,7 @@ def test_tail_shows_the_calls_of_others_when_a_stream_is_odd_or_refused(
     assert (end.code, "Error: " in end.err) == (1, True)
 
 
+@pytest.mark.costly
 def test_calls_are_selected_by_the_outcomes_that_are_shown(run: Run) -> None:
     asked = []
 

@@ -33,6 +33,7 @@ def on_virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dispatch.cli.demo.run_async", lambda main: clock.run(lambda: main))
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("on_virtual_time")
 def test_into_a_pipe_it_writes_what_happens_and_the_summary(run: Run) -> None:
     end = run("demo", "--seconds", "5")
@@ -54,6 +55,7 @@ def test_into_a_pipe_it_writes_what_happens_and_the_summary(run: Run) -> None:
         assert command in out
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("on_virtual_time")
 def test_json_is_the_summary_and_nothing_else(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISPATCH_BROKER", "pulsar://127.0.0.1:1")  # the demo ignores it

@@ -100,6 +100,7 @@ def test_an_address_without_a_scheme_is_a_mistake(run: Run, address: str) -> Non
     assert not Path("dispatch-rules").exists()
 
 
+@pytest.mark.costly
 def test_odd_addresses_are_quoted(run: Run) -> None:
     odd = ["{{ $externalURL }}", "https://a: b #'\"", "//grafana", "/grafana"]
     for address in odd:

@@ -112,6 +112,7 @@ async def test_odd_announcements_harm_neither_their_neighbours_nor_the_terminal(
         assert all(cell.isprintable() for cell in cells)
 
 
+@pytest.mark.costly
 def test_a_wrong_topic_and_the_embedded_broker_are_explained(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     end = run("ping", "--topic", "tools")
     assert end.code == 2

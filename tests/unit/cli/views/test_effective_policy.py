@@ -479,6 +479,7 @@ async def test_an_answers_text_is_never_taken_for_markup() -> None:
     assert "[bold]ha" in drawn(demo)
 
 
+@pytest.mark.costly
 async def test_view_shows_every_scenario_and_always_fits() -> None:
     demo = Demo("memory://view", MIN_SECONDS)
     running = asyncio.ensure_future(demo.run())
@@ -530,6 +531,7 @@ def test_events_are_shown_with_their_time_and_wrapped() -> None:
     assert wrap_events(map(format_event, events), 16) == ["  1.2 s  one two", "         three", " 12.0 s  four"]
 
 
+@pytest.mark.costly
 def test_it_tells_how_calls_ended_what_guards_did_and_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
     summary = run_demo()[1]
     show_summary(summary)

@@ -52,6 +52,7 @@ def test_each_outcome_has_the_text_that_a_model_would_read() -> None:
     assert Outcome.SUCCESS not in examples
 
 
+@pytest.mark.costly
 def test_two_runs_are_alike() -> None:
     first, again = run_demo()[1], run(Demo("memory://", MIN_SECONDS).run)
     for summary in (first, again):
@@ -61,6 +62,7 @@ def test_two_runs_are_alike() -> None:
     assert [each.describe_result() for each in first.scenarios] == [each.describe_result() for each in again.scenarios]
 
 
+@pytest.mark.costly
 async def test_progress_goes_from_0_to_1_and_the_scenarios_run_in_order() -> None:
     demo = Demo("memory://", 20)
     assert (demo.progress, demo.scenario_number, demo.events) == (0.0, 0, [])
@@ -80,6 +82,7 @@ async def test_progress_goes_from_0_to_1_and_the_scenarios_run_in_order() -> Non
     assert [event.at for event in demo.events] == sorted(event.at for event in demo.events)
 
 
+@pytest.mark.costly
 async def test_cancelled_at_any_moment_it_leaves_nothing() -> None:
     for seconds in (0.001, 1.0, 3.0, 4.2, 5.5, 7.0):
         demo = Demo("memory://", MIN_SECONDS)

@@ -758,6 +758,7 @@ def test_kept_data_are_in_a_volume() -> None:
     assert command[command.index("--volume") + 1] == "kept:/pulsar/data"
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("answer", "available"), [((0, "27.1", ""), True), ((1, "", "daemon?"), False), (FileNotFoundError(), False)]
 )

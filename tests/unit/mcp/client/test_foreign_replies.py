@@ -365,6 +365,7 @@ async def connected_to(*answers: Answer) -> AsyncIterator[tuple[dispatch.Dispatc
             yield dispatcher, servers
 
 
+@pytest.mark.costly
 async def test_other_replies_over_http_that_are_no_results(logged: pytest.LogCaptureFixture) -> None:
     async with connected_to(*(answer for answer, _ in NO_RESULTS)) as (dispatcher, servers):
         for number, (server, (answer, type)) in enumerate(zip(servers, NO_RESULTS, strict=True)):
@@ -629,6 +630,7 @@ FORGOTTEN = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("form", FORGOTTEN.values(), ids=FORGOTTEN)
 async def test_a_session_that_the_server_has_forgotten_is_opened_again(
     form: Answer, monkeypatch: pytest.MonkeyPatch

@@ -367,6 +367,7 @@ async def calling(*servers: Server, **settings: Any) -> AsyncIterator[dispatch.D
         yield dispatcher
 
 
+@pytest.mark.costly
 async def test_addresses_are_balanced_and_seen() -> None:
     servers = [Server(), Server(), Server()]
     async with calling(*servers) as dispatcher:

@@ -351,6 +351,7 @@ def assert_parent(output: str) -> None:
     assert "execute_tool" not in lines[-1]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize(("channel", "mode"), [("stdio", "auto"), ("http", "auto"), ("http", "legacy")])
 def test_scenarios(scenario: str, mode: Mode, channel: Channel) -> None:
@@ -713,6 +714,7 @@ async def test_tools_of_the_catalogue_keep_their_names(mode: Mode) -> None:
         assert text_of(await client.call_tool("read_result", {"handle": handle})) == "whole"
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("mode", MODES)
 async def test_users_see_and_find_what_they_may_call(mode: Mode) -> None:
     tools = catalog(work={}, secret={"permissions": ["secrets"], "description": "Tells a secret."})

@@ -35,6 +35,7 @@ async def test_stdout_carries_the_protocol_only() -> None:
     assert result.content == [TextContent(text="about cäts\u2028\n")]
 
 
+@pytest.mark.costly
 @pytest.mark.wall_clock
 async def test_messages_of_any_length_arrive_whole() -> None:
     """They are longer than a chunk of a pipe, which ends within a character."""

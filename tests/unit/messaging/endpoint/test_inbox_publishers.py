@@ -249,6 +249,7 @@ async def test_openings_are_limited_by_burst_and_rate() -> None:
         assert len(opened) == OPENINGS_AT_ONCE + OPENINGS_PER_S
 
 
+@pytest.mark.costly
 async def test_openings_that_a_caller_waits_for_are_delayed_by_the_rate() -> None:
     async with publishers() as (found, _, opened):
         started = asyncio.get_running_loop().time()
@@ -358,6 +359,7 @@ def sized(arguments: dict[str, Any]) -> str:
 
 
 # -- answers --------------------------------------------------------------------------------------------------------
+@pytest.mark.costly
 @pytest.mark.parametrize("size", [LIMIT - 100, LIMIT, LIMIT + 1, 10 * LIMIT, 100 * LIMIT])
 async def test_an_answer_of_any_size_arrives_whole(size: int) -> None:
     async with sides(sized) as (dispatcher, _, _):
@@ -420,6 +422,7 @@ def told(arguments: dict[str, Any]) -> str:
     return arguments.get("fill", "none")[-20:]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("size", [LIMIT - 200, LIMIT, 10 * LIMIT, 300 * LIMIT])
 async def test_arguments_of_any_size_arrive_whole_and_run_once(size: int) -> None:
     service = Service(told)
@@ -454,6 +457,7 @@ async def test_nobody_who_takes_parts_is_known() -> None:
         assert dispatcher.pending_requests == 0
 
 
+@pytest.mark.costly
 async def test_an_instance_that_is_gone_in_the_middle_is_noticed_long_before_the_timeout() -> None:
     service = Service(told)
     async with sides(service, timeout=100.0) as (dispatcher, _, network):

@@ -894,6 +894,7 @@ def test_what_is_remembered_is_bounded(service: Service) -> None:
     assert service.window.wait(service.now) > 0, "its lateness is not known any more"
 
 
+@pytest.mark.costly
 @settings(max_examples=examples(80))
 @given(
     size=st.integers(100, 100_000),

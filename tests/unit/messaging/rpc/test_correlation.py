@@ -279,6 +279,7 @@ async def test_somebody_elses_reply_is_unknown_and_its_payload_is_never_read() -
         assert bench.take(AlteredMessage(b"rubbish", {"id": "x" * length})) is Disposition.UNKNOWN
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "message",
     [

@@ -139,6 +139,7 @@ def test_what_json_does_not_know_and_trustgraph_writes_is_read_as_trustgraph_rea
     assert math.isnan(decode_request(json.dumps({"config": json.dumps({"a": math.nan})}).encode()).config["a"])
 
 
+@pytest.mark.costly
 @given(config=json_objects, arguments=json_objects, user=st.text())
 def test_a_request_comes_back_as_it_was(config: dict[str, Any], arguments: dict[str, Any], user: str) -> None:
     payload = encode_request(json_text(config, "config"), json_text(arguments, "arguments"), user)

@@ -817,6 +817,7 @@ def herd(seed: int, callers: int) -> int:
     return reached
 
 
+@pytest.mark.costly
 def test_half_open_breaker_admits_no_herd() -> None:
     """Goal G5: a thousand schedules; in five Python breakers all callers get through."""
     assert {herd(seed, 200) for seed in range(1000)} <= {1, 2, 3}
@@ -884,6 +885,7 @@ def test_dispatchers_that_open_together_do_not_probe_together() -> None:
         assert max(slots) <= 15, slots
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("state", [State.OPEN, State.HALF_OPEN, State.FORCED_OPEN])
 def test_rejections_retain_no_memory(state: State) -> None:
     """Goal G4: one Python breaker keeps 36 MB of 20,000 refusals. No exception is involved, and no block stays."""
@@ -1333,6 +1335,7 @@ def test_no_doubling_is_counted_at_the_maximum() -> None:
     assert time.doublings == 2
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("chance", "times"), [(0.0, (2.5, 5.0, 10.0)), (0.5, (5.0, 10.0, 20.0)), (0.75, (6.25, 12.5, 25.0))]
 )

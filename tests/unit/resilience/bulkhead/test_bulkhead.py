@@ -1028,6 +1028,7 @@ async def overload(times: int, door: AsyncBulkhead | None, seed: int) -> tuple[C
     return ends, service, most
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("times", [2, 10])
 async def test_goodput_under_overload_stays_near_capacity(times: int) -> None:
     """Goal G12: at least 90 % of what the service can do is answered in time, whatever is asked, in bounded memory."""

@@ -351,6 +351,7 @@ async def tail(delay: float | str | None, *, calls: int = 10_000) -> tuple[float
     return times[calls // 2], times[calls - calls // 1_000 - 1], sent / calls
 
 
+@pytest.mark.costly
 async def test_hedging_removes_the_slow_tail_for_five_percent_of_load() -> None:
     """The goal: p99.9 at least five times better, at most 5 % more sent."""
     _, unhedged, once = await tail(None)
@@ -361,6 +362,7 @@ async def test_hedging_removes_the_slow_tail_for_five_percent_of_load() -> None:
     assert 1.01 < load <= 1.05
 
 
+@pytest.mark.costly
 async def test_when_every_call_is_slow_the_load_stays_bounded() -> None:
     """The delay is far below what the tool takes: without a bound, everything would be sent twice."""
     _, _, load = await tail(0.005, calls=3_000)

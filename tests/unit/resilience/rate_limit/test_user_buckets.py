@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import tracemalloc
 
+import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -154,6 +155,7 @@ def test_there_is_a_bound_all_the_same_and_then_the_least_of_those_looked_at_goe
     assert sorted(user for _, _, user in table._order) == sorted(table._buckets)
 
 
+@pytest.mark.costly
 def test_a_million_users_cost_no_more_than_the_bound() -> None:
     table = users(1000)
     tracemalloc.start()

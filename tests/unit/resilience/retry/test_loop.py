@@ -340,6 +340,7 @@ async def test_results_are_not_retained() -> None:
         gc.enable()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("ratio", "floor", "least", "most"),
     [(0.2, 3.0, 5_900, 5_000 * 1.2 + 30), (1.0, 1_000.0, 5_000 * 2.8, 5_000 * 3)],

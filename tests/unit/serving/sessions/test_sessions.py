@@ -502,6 +502,7 @@ async def test_a_cancelled_request_stops_and_makes_room() -> None:
         assert await caller.send({"n": 3}).text() == "done 3"
 
 
+@pytest.mark.costly
 async def test_the_end_of_a_session_stops_its_requests() -> None:
     gate = Gate()
     async with serving(gate) as server:
@@ -630,6 +631,7 @@ def asked_by(number: int) -> dict[str, str]:
     return asked(topic_of(number), session=str(number))
 
 
+@pytest.mark.costly
 async def test_a_flood_opens_no_more_topics_than_the_bound_and_loses_no_answer(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -653,6 +655,7 @@ async def test_a_flood_opens_no_more_topics_than_the_bound_and_loses_no_answer(
     await made.close()
 
 
+@pytest.mark.costly
 async def test_topics_are_bounded_in_all_and_what_was_kept_for_a_closed_one_is_gone() -> None:
     broker = Broker()
     made = await router(broker)
@@ -739,6 +742,7 @@ async def test_what_is_no_answer_is_not_sent_to_others(monkeypatch: pytest.Monke
     await made.close()
 
 
+@pytest.mark.costly
 async def test_ordinary_callers_are_answered_at_once_during_a_flood(monkeypatch: pytest.MonkeyPatch) -> None:
     tools = catalog(work={"policy": UNGUARDED})
     opened: list[str] = []
@@ -1228,6 +1232,7 @@ async def test_abandoned_streams_take_no_permits_after_the_idle_limit(kind: str)
             await stream.aclose()
 
 
+@pytest.mark.costly
 @KINDS
 async def test_streams_whose_readers_pause_let_other_calls_have_half_of_the_places(kind: str) -> None:
     source = Source()
@@ -1352,6 +1357,7 @@ async def test_streams_close_the_circuit_at_their_first_chunks() -> None:
         assert breaker.slow_call_rate in (None, 0.0), "a stream is as slow as its first chunk"
 
 
+@pytest.mark.costly
 async def test_the_breaker_of_an_instance_closes_as_well() -> None:
     ill = True
 
@@ -1420,6 +1426,7 @@ async def load(dispatcher: Dispatcher, seconds: float, tools: tuple[str, ...]) -
     return await asyncio.gather(*calls)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("called", [("read", "write"), ("write",)], ids=["mixed", "not-repeatable"])
 async def test_an_instance_that_hangs_costs_only_the_calls_that_it_has(called: tuple[str, ...]) -> None:
     is_well = asyncio.Event()

@@ -9,6 +9,7 @@ from collections import Counter
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 
 from dispatch import Dispatcher, Policy, RejectedError, ToolError
@@ -110,6 +111,7 @@ class Circuits:
         return found
 
 
+@pytest.mark.costly
 @settings(max_examples=examples(24))
 @given(st.lists(steps, max_size=30))
 def test_the_state_is_the_breakers_own_and_exactly_one(story: list[tuple[str, Any]]) -> None:
@@ -151,6 +153,7 @@ def test_the_state_is_the_breakers_own_and_exactly_one(story: list[tuple[str, An
     run(told)
 
 
+@pytest.mark.costly
 @settings(max_examples=examples(12))
 @given(st.lists(st.tuples(st.integers(0, 1), steps), max_size=30))
 def test_with_two_dispatchers_each_state_is_how_many_circuits_are_in_it(

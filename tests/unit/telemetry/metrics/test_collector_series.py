@@ -98,6 +98,7 @@ async def test_series_of_a_tool_and_of_an_instance() -> None:
         assert len(sessions) <= 30, "of one role, however many sessions there are"
 
 
+@pytest.mark.costly
 async def test_names_that_models_invent_add_no_series_and_no_memory() -> None:
     board, names = Board(), 7_000
     async with serving(lambda _: "done"), telling(board.telemetry(), catalog(work={}, other={})) as dispatcher:

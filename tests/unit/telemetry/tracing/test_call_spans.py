@@ -773,6 +773,7 @@ calls = st.fixed_dictionaries(
 
 
 # Few in the long profile: pytest retains the log records of each example, megabytes of replies.
+@pytest.mark.costly
 @settings(max_examples=by_profile(short=30, long=150))
 @given(st.lists(calls, min_size=1, max_size=6), st.booleans())
 def test_every_span_ends_once_and_every_call_is_counted_once(story: list[dict[str, Any]], close: bool) -> None:

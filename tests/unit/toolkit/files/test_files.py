@@ -236,6 +236,7 @@ def test_what_a_file_cannot_hold_is_refused_by_name(what: str, tmp_path: Path) -
 MCP = "tools: [{name: m, type: MCP, mcp_transport_config: %s}]"
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("text", "key", "problem"),
     [

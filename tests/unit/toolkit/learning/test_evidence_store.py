@@ -173,6 +173,7 @@ def test_an_abandoned_store_ends_its_thread(path: Path) -> None:
     assert not thread.is_alive()
 
 
+@pytest.mark.costly
 async def test_the_event_loop_never_waits_for_the_file(path: Path) -> None:
     with opened(path) as store, opened(path) as other:
         other.record([((str(number), "search"), ONE) for number in range(20_000)])

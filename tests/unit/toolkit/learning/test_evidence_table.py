@@ -81,6 +81,7 @@ def test_counts_survive_thousands_of_half_lives_and_a_clock_that_is_set_back() -
     assert table.get("a", "b", 1e12) is not None
 
 
+@pytest.mark.costly
 def test_a_full_table_evicts_weak_edges_and_retains_strong_ones() -> None:
     table = EvidenceTable(DAY, now=0.0, max_edges=1000)
     for number in range(200):

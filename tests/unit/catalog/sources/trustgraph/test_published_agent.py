@@ -213,6 +213,7 @@ def is_of_service(tool: Any) -> bool:
     return getattr(tool.implementation, "func", None) is ToolServiceImpl
 
 
+@pytest.mark.costly
 @settings(max_examples=examples(80))
 @given(config=configs(SERVICES, TOOLS | OTHER_TOOLS))
 def test_a_configuration_that_the_agent_loads(config: Config) -> None:
@@ -227,6 +228,7 @@ def test_a_configuration_that_the_agent_loads(config: Config) -> None:
     assert others == {name for name, tool in published.items() if not is_of_service(tool)}
 
 
+@pytest.mark.costly
 @given(tools=st.dictionaries(st.text("abc", min_size=1, max_size=2), TOOLS, min_size=2), names=st.data())
 def test_of_several_tools_with_one_name_the_last_one_is_known(tools: dict[str, Any], names: st.DataObject) -> None:
     store = ConfigStore()
@@ -247,6 +249,7 @@ def test_of_several_tools_with_one_name_the_last_one_is_known(tools: dict[str, A
     }
 
 
+@pytest.mark.costly
 @settings(max_examples=examples(80))
 @given(config=configs(SERVICES | BROKEN_SERVICES, TOOLS | BROKEN_TOOLS))
 def test_an_invalid_item_is_refused_alone(config: Config) -> None:

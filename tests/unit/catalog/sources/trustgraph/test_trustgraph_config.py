@@ -353,6 +353,7 @@ def test_a_text_that_is_no_object_is_refused(text: str, problem: str) -> None:
         assert [(each.file, each.problem) for each in problems] == [(f"tg:default/{kind}/key", problem)]
 
 
+@pytest.mark.costly
 @given(kind=st.sampled_from(["tool", "tool-service"]), raw=OBJECTS | JSON)
 def test_no_text_raises_an_exception(kind: str, raw: Any) -> None:
     for text in (json.dumps(raw), str(raw)):

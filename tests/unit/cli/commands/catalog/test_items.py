@@ -46,6 +46,7 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.costly
 def test_put_from_a_file_then_get_then_rm(run: Run, folder: Path, tmp_path: Path) -> None:
     text = json.dumps(SING, indent=3)
     (tmp_path / "sing.json").write_text(text)
@@ -73,6 +74,7 @@ def test_trustgraphs_flags_name_the_same_item(run: Run, folder: Path, give: Any)
     assert value == {"item": "tool/sing", "place": "tools/tool/sing.json", "removed": True}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -247,6 +249,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> ConfigStore:
     return store
 
 
+@pytest.mark.costly
 def test_items_of_trustgraphs_configuration(run: Run, store: ConfigStore, give: Any) -> None:
     give(SING)
     assert run("put", "tool/sing", "-", "--trustgraph").out == "trustgraph:default/tool/sing: written.\n"

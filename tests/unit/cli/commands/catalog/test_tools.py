@@ -94,6 +94,7 @@ def names(run: Run, *options: str) -> list[str]:
     return [tool["name"] for tool in run("tools", "--json", *options).json]
 
 
+@pytest.mark.costly
 def test_filters_are_those_of_the_catalogues_list(run: Run, tmp_path: Path) -> None:
     folder = write_catalog(tmp_path / "tools", category="fun", tags=["short"], permissions=["tools:jokes"])
     write_tool(folder, "sing", group=["music"], **{"applicable-states": ["awake"]})
@@ -271,6 +272,7 @@ def test_without_the_extra_words_decide(run: Run, folder: str, monkeypatch: pyte
     assert found["why"] == "common words: funny; searched by words only: the extra 'search' is not installed"
 
 
+@pytest.mark.costly
 def test_conditions(run: Run, folder: str) -> None:
     assert [each["name"] for each in run("find", "sun", "--catalog", folder, "--tag", "weather", "--json").json] == [
         "sunrise"

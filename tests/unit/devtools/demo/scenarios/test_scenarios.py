@@ -9,6 +9,7 @@ from dispatch.errors import Outcome
 from tests.unit.devtools.demo.scenarios.demo_run import run_demo, run_with_policies
 
 
+@pytest.mark.costly
 def test_noisy_user_is_limited_and_other_users_are_not() -> None:
     scenario = run_demo()[1].scenarios[3]
     assert scenario.find_deviations() == []
@@ -39,6 +40,7 @@ def test_breaker_opens_half_opens_closes_and_rejections_name_an_alternative() ->
         assert text in events
 
 
+@pytest.mark.costly
 def test_slow_instance_is_ejected_and_returns_and_every_call_succeeds() -> None:
     scenario = run_demo()[1].scenarios[1]
     values = scenario.as_dict()
@@ -48,6 +50,7 @@ def test_slow_instance_is_ejected_and_returns_and_every_call_succeeds() -> None:
     assert "translate-2 became slow: up → ejected → warming → up." in scenario.describe_result()
 
 
+@pytest.mark.costly
 async def test_each_missing_guard_is_a_deviation_of_its_scenario(monkeypatch: pytest.MonkeyPatch) -> None:
     summary = await run_with_policies(
         monkeypatch,
@@ -69,6 +72,7 @@ async def test_each_missing_guard_is_a_deviation_of_its_scenario(monkeypatch: py
     assert summary.deviations == [*outcomes, *ejection, *breaker, *noisy]
 
 
+@pytest.mark.costly
 async def test_unexpected_counts_failed_calls_and_a_limit_for_all_are_deviations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
