@@ -369,6 +369,8 @@ class Attempt(msgspec.Struct, eq=False):
         retry_after: seconds that the service asked for before the next request.
         is_impatient: it timed out sooner than the tool usually answers, which says nothing about the service.
         is_outpaced: its hedge was answered first.
+        slowness: logarithm of the time to a stream's first chunk relative to the usual time of an answer of its tool; None:
+            no stream, or its service has one instance.
         counts_for_instance, counts_for_tool: whether outlier detection and the circuit breaker count the failure.
         remembered: the instance remembers idempotency keys and is still there.
         has_ended: its stream has, and its permits were returned.
@@ -399,6 +401,7 @@ class Attempt(msgspec.Struct, eq=False):
     retry_after: float | None = None
     is_impatient: bool = False
     is_outpaced: bool = False
+    slowness: float | None = None
     has_ended: bool = False
     counts_for_instance: bool = True
     counts_for_tool: bool = True
@@ -592,6 +595,9 @@ class Attempt(msgspec.Struct, eq=False):
         self.admission.record_first_chunk()
         if self.selected is not None and self.selected.probe is not None:
             self.selected.probe.finish(_SUCCESS)
+        guards = self.call.guards
+        if guards.pool is not None and guards.pool.is_balanced:
+            self.slowness = guards.record_slowness(now - self.began)
 
     def attribute_failure(self, *, disconnected: bool, now: float) -> None:
         """Find where a failure arose, and so which guards count it.
@@ -647,13 +653,10 @@ class Attempt(msgspec.Struct, eq=False):
         if not self.counts_for_instance:
             outcome = _REJECTED  # says nothing about how long a reply takes, either
         slowness = None
-        if (
-            now is not None
-            and pool is not None
-            and pool.is_balanced
-            and (outcome is _SUCCESS or outcome is _TOOL_ERROR)
-        ):
-            slowness = guards.record_slowness(now - self.began)
+        if pool is not None and pool.is_balanced and (outcome is _SUCCESS or outcome is _TOOL_ERROR):
+            slowness = self.slowness
+            if slowness is None and now is not None:
+                slowness = guards.record_slowness(now - self.began)
         selected.release(
             outcome,
             retry_after=self.retry_after,

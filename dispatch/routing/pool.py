@@ -485,11 +485,12 @@ class InstancePool:
 
 
 def _find_old_places(instance: Instance, tool: str, since: float, before: float) -> list[Place]:
-    """Return the places of the requests of ``tool`` at an instance that have had them since a time between these two."""
+    """Return the places of the requests of ``tool`` at an instance that have had them since a time between these two, but
+    not those of streams that have begun."""
     return [
         place
         for request in instance.find_requests()
-        if request.tool == tool and (request.buffer is None or request.is_undecided)
+        if request.tool == tool and (request.buffer is None or not request.chunks)
         if (place := request.place) is not None and since <= place.since <= before
     ]
 

@@ -36,7 +36,17 @@ from dispatch.resilience.breaker import State
 from dispatch.resilience.bulkhead import QueueLimits
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, idle, now
-from tests.helpers.dispatcher_and_service import BROKER, UNGUARDED, Peer, Service, catalog, dispatching, serving, stand
+from tests.helpers.dispatcher_and_service import (
+    BROKER,
+    UNGUARDED,
+    Peer,
+    Service,
+    catalog,
+    dispatching,
+    read,
+    serving,
+    stand,
+)
 
 
 def tools(**keys: Any) -> Catalog:
@@ -814,6 +824,37 @@ async def test_an_instance_that_hangs_gets_hardly_a_call_at_any_rate(rate: int, 
         hanging = True
         outcomes = Counter(each.outcome for each in await asyncio.gather(*await call(29)))
         assert outcomes[Outcome.SUCCESS] >= 29 * rate - (0 if is_read else rate)
+
+
+@pytest.mark.parametrize("rate", [2, 20])
+async def test_an_instance_whose_streams_do_not_begin_gets_hardly_a_call(rate: int) -> None:
+    """Its streams would fill the bulkhead until their idle limits, while the other instance has nothing to do."""
+    hanging = False
+
+    async def work(name: str) -> AsyncIterator[str]:
+        if hanging and name == "first":
+            await asyncio.sleep(3_600)
+        for _ in range(3):
+            await asyncio.sleep(0.02)
+            yield name
+
+    async def read_stream() -> None:
+        chunks: list[str] = []
+        await read(dispatcher.stream("work"), chunks)
+        assert len(chunks) == 3
+
+    async with (
+        serving(lambda _: work("first"), instance="first"),
+        serving(lambda _: work("second"), instance="second"),
+        dispatching() as dispatcher,
+    ):
+        calls = []
+        for number in range(39 * rate):
+            hanging = number >= 10 * rate
+            calls.append(asyncio.create_task(read_stream()))
+            await advance(1 / rate)
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        assert Counter(ends)[None] >= 38 * rate
 
 
 async def test_calls_of_very_uneven_durations_are_still_shared_evenly() -> None:
