@@ -34,7 +34,7 @@ from dispatch.calls.error_messages import (
     error_from_unserved_topic,
     name_missing_argument,
 )
-from dispatch.calls.guards import UNRESPONSIVE_S, ToolGuards
+from dispatch.calls.guards import ToolGuards
 from dispatch.calls.resolution import ResolvedTool
 from dispatch.errors import DispatchError, ErrorType, Origin, Outcome, ToolError, TransportError
 from dispatch.messaging.request import READER_IDLE, TOOL_IDLE, Answer, Lost, Refused, Request, Settled, Tally, TimedOut
@@ -47,7 +47,7 @@ from dispatch.resilience.durations import GROWTH, attempt_deadline
 from dispatch.resilience.rate_limit import RatePermit, Waiter
 from dispatch.resilience.retry import ANSWERED, NoHedgeReason, NoRetryReason, RetryDecision, RetryTarget, may_have_run
 from dispatch.routing.instance import DISCOVERY_S, GONE_S, IN_PROCESS, Channel, Claim, Connection, Holder, Instance
-from dispatch.routing.pool import InstancePool, SelectedInstance
+from dispatch.routing.pool import UNRESPONSIVE_S, InstancePool, SelectedInstance
 from dispatch.telemetry.observers import (
     NO_PROPERTIES,
     NULL_REQUEST,
@@ -584,7 +584,7 @@ class Attempt(msgspec.Struct, eq=False):
             guards, name = self.call.guards, self.selected.pick.instance
             guards.answered_by, guards.answered_at = name, now
             if guards.pool is not None and guards.pool.is_balanced:
-                guards.answered[name] = now
+                guards.answered[name] = guards.pool.answered[name] = now
 
     def record_first_chunk(self, chunk: str, now: float) -> None:
         """A stream has begun. Its instance has answered, and the permits of both breakers are settled: they count their

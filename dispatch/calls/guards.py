@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from functools import cache, partial
 from math import exp, inf, log
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -24,11 +24,8 @@ from dispatch.resilience.leases import FleetRateLimiter, QuotaLease, RateLease, 
 from dispatch.resilience.rate_limit import Bucket, CombinedBucket, LeakyBucket, RateLimiter, UserBuckets
 from dispatch.resilience.retry import MIN_REPEATS_PER_S, Hedging, RetryBudget, RetryPolicy
 from dispatch.routing.instance import InFlight
+from dispatch.routing.pool import UNRESPONSIVE_S, InstancePool
 from dispatch.telemetry.observers import NULL_DISPATCHER, DispatcherObserver
-
-if TYPE_CHECKING:
-    from dispatch.routing.pool import InstancePool
-
 
 _log = logging.getLogger("dispatch.calls")
 
@@ -40,8 +37,8 @@ USUAL_QUANTILE = 0.95
 """The usual duration of an attempt is this quantile of the measured ones."""
 MAX_INSTANCE_BREAKERS = 512
 """Instances with a circuit breaker of their own, for each tool: twice as many as a service has at once."""
-UNRESPONSIVE_S, UNRESPONSIVE_FACTOR = 1.0, 3.0
-"""Seconds without an answer, and the multiple of the usual duration, after which a call may be at an instance that hangs."""
+UNRESPONSIVE_FACTOR = 3.0
+"""Multiple of the usual duration after which a call may be at an instance that hangs; not before :data:`UNRESPONSIVE_S`."""
 RESPONSE_CHECK_S = 0.1
 """Seconds between two searches for an instance that hangs: each reads the requests in flight."""
 USUAL_OF = 64
@@ -286,14 +283,13 @@ class ToolGuards:
         return now - self.answered_at < breaker.settings.window_duration and answered_by in pool.balancer
 
     def find_silent(self, now: float) -> None:
-        """Find the instances that do not answer requests of the tool while others do: one was sent after the last answer
-        of its instance, another instance has answered since, and it is overdue. They get no further request of the tool
-        until they answer, or these requests have ended."""
+        """Find the instances that do not answer while others do (:meth:`InstancePool.find_silent`). They get no further
+        request of the tool until they answer, or what they do not answer has ended."""
         self.check_at = now + RESPONSE_CHECK_S
         pool = self.pool
         if pool is not None:
             self.answered = {name: at for name, at in self.answered.items() if name in pool.balancer}
-            self.silent = pool.find_silent(self.label, now - self._overdue_s(now), self.answered)
+            self.silent = pool.find_silent(self.label, self._overdue_s(now), self.answered)
 
     def _overdue_s(self, now: float) -> float:
         """Return after how many seconds a request of the tool should have been answered; infinite: no duration is known."""

@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf
 from typing import Protocol
@@ -51,6 +51,10 @@ WeightedChannels = Sequence[tuple[str, float, Channel]]
 MAX_RANGES = 1_000
 """Ranges of versions whose instances are remembered."""
 NO_VERSIONS: Mapping[str, str | None] = {}
+UNRESPONSIVE_S = 1.0
+"""Seconds without an answer from which a request may be at an instance that hangs."""
+MAX_TOOLS = 1_000
+"""Tools of one service of which is known when their requests are overdue."""
 MAX_LIVES = 512
 """Instances whose last incarnation is remembered: twice the largest number of known instances."""
 
@@ -116,6 +120,8 @@ class InstancePool:
     Attributes:
         connection: over which its instances are reached.
         is_balanced: there are several instances.
+        answered: when each of them last answered.
+        silent: which of them answer no tool while others do, and since when that is known.
         tally: counts its replies.
         keys: which instance may have executed which idempotency key.
     """
@@ -148,7 +154,10 @@ class InstancePool:
         self._places: dict[str, tuple[Channel, Instance]] = {}
         self._lives: dict[str, str] = {}
         self._only: str | None = None  # the only instance
+        self._overdue_s: dict[str, float] = {}  # by tool
         self.is_balanced = False
+        self.answered: dict[str, float] = {}
+        self.silent: dict[str, float] = {}
         self._seen = -1
         self._asking: InstanceAdmission | None = None
         self.keys = KeyHolders()
@@ -167,7 +176,7 @@ class InstancePool:
 
     def _on_change(self, name: str, change: str, why: str) -> None:
         instance = self._places.get(name, (None, None))[1]
-        if instance is not None and change == "ejected":
+        if instance is not None and change in ("ejected", "silent"):
             suspend_places(instance)  # what hangs there leaves its places to calls at other instances
         elif instance is not None and change == "returned" and not instance.is_suspect:
             resume_places(instance)
@@ -344,20 +353,34 @@ class InstancePool:
         }
         self.balancer.eject_unresponsive(old)
 
-    def find_silent(self, tool: str, before: float, answered: Mapping[str, float]) -> frozenset[str]:
-        """Return the instances that have a request of ``tool`` from before that time, while another one has answered a later
-        one.
+    def find_silent(self, tool: str, overdue_s: float, answered: Mapping[str, float]) -> frozenset[str]:
+        """Return the instances that do not answer requests of ``tool``, or of any tool, while others do: one was sent after
+        their last answer, another instance has answered since, and it is overdue.
 
         Args:
+            overdue_s: seconds after which a request of ``tool`` should have been answered.
             answered: when each instance last answered a request of ``tool``.
         """
-        latest = max(answered.values(), default=-inf)
-        found = set()
+        if len(self._overdue_s) > MAX_TOOLS:
+            self._overdue_s.clear()  # most are of former catalogues
+        self._overdue_s[tool] = overdue_s
+        now, found = self._clock(), set()
+        of_tool, of_any = max(answered.values(), default=-inf), max(self.answered.values(), default=-inf)
         for name, (_, instance) in self._places.items():
-            since = answered.get(name, -inf)
-            if since < before:  # perf: the requests of an instance that answers are not read
-                places = _find_old_places(instance, tool, since, before)
-                if any(place.since < latest for place in places):
+            since, any_since = answered.get(name, -inf), self.answered.get(name, -inf)
+            if any_since > self.silent.get(name, inf):
+                del self.silent[name]
+                self._on_change(name, "returned", "answered")
+            if min(since, any_since) >= now - UNRESPONSIVE_S:
+                continue  # perf: the requests of an instance that answers are not read
+            for place, requested in _find_places(instance):
+                waited = now - place.since
+                if any_since < place.since < of_any and waited >= self._overdue_s.get(requested, inf):
+                    found.add(name)
+                    if name not in self.silent:
+                        self.silent[name] = now
+                        self._on_change(name, "silent", "others answer")
+                elif requested == tool and since < place.since < of_tool and waited >= overdue_s:
                     found.add(name)
         return frozenset(found)
 
@@ -450,6 +473,8 @@ class InstancePool:
         there, self._places = self._places, places
         self._only = next(iter(places)) if len(places) == 1 else None
         self.is_balanced = len(places) > 1
+        self.answered = {name: at for name, at in self.answered.items() if name in places}
+        self.silent = {name: at for name, at in self.silent.items() if name in places}
         self.balancer.replace(weights)
         for name, (_, instance) in places.items():
             if not instance.is_named:
@@ -484,14 +509,17 @@ class InstancePool:
         return self.balancer.instances()
 
 
+def _find_places(instance: Instance) -> Iterator[tuple[Place, str]]:
+    """Yield the place and the tool of each request that waits for its first chunk or whole reply at an instance."""
+    for request in instance.find_requests():
+        if request.place is not None and (request.buffer is None or not request.chunks):
+            yield request.place, request.tool
+
+
 def _find_old_places(instance: Instance, tool: str, since: float, before: float) -> list[Place]:
-    """Return the places of the requests of ``tool`` at an instance that have had them since a time between these two, but
-    not those of streams that have begun."""
+    """Return the places of the requests of ``tool`` at an instance that have had them since a time between these two."""
     return [
-        place
-        for request in instance.find_requests()
-        if request.tool == tool and (request.buffer is None or not request.chunks)
-        if (place := request.place) is not None and since <= place.since <= before
+        place for place, requested in _find_places(instance) if requested == tool and since <= place.since <= before
     ]
 
 

@@ -315,12 +315,12 @@ class CircuitChanged(Event, frozen=True, tag="circuit"):
 
 
 class InstanceChanged(Event, frozen=True, tag="instance"):
-    """An instance of a service joined or left, was ejected, or returned from an ejection.
+    """An instance of a service joined or left, was ejected, answers nothing while others do, or returned from that.
 
     Attributes:
         service: id of the service.
         instance: name of the instance.
-        change: ``joined``, ``left``, ``ejected`` or ``returned``.
+        change: ``joined``, ``left``, ``ejected``, ``silent`` or ``returned``.
         reason: of the change, in a few words.
     """
 

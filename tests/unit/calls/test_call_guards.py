@@ -22,6 +22,7 @@ from dispatch import (
     CallTimeoutError,
     Catalog,
     Dispatcher,
+    InstanceChanged,
     Policy,
     RejectedError,
     ThrottledError,
@@ -824,6 +825,32 @@ async def test_an_instance_that_hangs_gets_hardly_a_call_at_any_rate(rate: int, 
         hanging = True
         outcomes = Counter(each.outcome for each in await asyncio.gather(*await call(29)))
         assert outcomes[Outcome.SUCCESS] >= 29 * rate - (0 if is_read else rate)
+
+
+async def test_an_instance_that_hangs_is_known_to_all_tools_of_its_service() -> None:
+    """Each of them alone is called too seldom to find out."""
+    hanging = False
+    names = [f"tool-{number}" for number in range(20)]
+
+    async def work(name: str) -> str:
+        await asyncio.sleep(3_600 if hanging and name == "first" else 0.05)
+        return name
+
+    async with (
+        serving(lambda _: work("first"), instance="first"),
+        serving(lambda _: work("second"), instance="second"),
+        dispatching(catalog(**{name: {} for name in names})) as dispatcher,
+    ):
+        changes: list[InstanceChanged] = []
+        dispatcher.on_event(lambda event: changes.append(event) if isinstance(event, InstanceChanged) else None)
+        randomness, calls = random.Random(1), []
+        for number in range(180):
+            hanging = number >= 60
+            calls.append(asyncio.create_task(dispatcher.execute(randomness.choice(names))))
+            await advance(0.5)
+        assert next((each.instance, each.change) for each in changes if each.change != "joined") == ("first", "silent")
+        outcomes = Counter(each.outcome for each in await asyncio.gather(*calls))
+        assert outcomes[Outcome.SUCCESS] >= 176
 
 
 @pytest.mark.parametrize("rate", [2, 20])
