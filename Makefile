@@ -98,7 +98,7 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
-test-fast: JOBS = 2
+test-fast: JOBS = 3
 test-fast: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not process and not slow and not costly and not long' --ignore tests/benchmarks \
 	  --hypothesis-profile=fast $(ARGS)

@@ -545,10 +545,8 @@ def _describe_tool(server: ObservedService, tool: Mapping[str, Any]) -> Values:
 
 
 def find_instance_state(pool: InstancePool, view: InstanceView, instance: object) -> str:
-    """Return the state of an instance: ``silent`` if it answers nothing while others do; of a shared topic ``unanswered``
-    while nothing has ever replied there: perhaps nothing consumes it."""
-    if view.id in pool.silent and view.state in _UP:
-        return "silent"
+    """Return the state of an instance; of a shared topic ``unanswered`` while nothing has ever replied there: perhaps
+    nothing consumes it."""
     if isinstance(instance, SharedTopic) and view.state in _UP:
         channel = next((each for each in pool.channels if each.request_queue == instance.topic), None)
         if channel is not None and not channel.is_served:

@@ -621,7 +621,8 @@ class InstanceView(msgspec.Struct, frozen=True):
 
     Attributes:
         id: name of the instance.
-        state: ``ejected``, ``paused`` (it asked for a pause), ``warming`` (slow start) or ``up``.
+        state: ``ejected``, ``paused`` (it asked for a pause), ``silent`` (it answers nothing while others do), ``warming``
+            (slow start) or ``up``.
         weight: share of the calls, relative to the other instances.
         in_flight: calls of this dispatcher in flight at the instance.
         seconds_left: seconds until the ejection or pause ends; else None.

@@ -51,6 +51,7 @@ WeightedChannels = Sequence[tuple[str, float, Channel]]
 MAX_RANGES = 1_000
 """Ranges of versions whose instances are remembered."""
 NO_VERSIONS: Mapping[str, str | None] = {}
+_UP = ("up", "warming")
 UNRESPONSIVE_S = 1.0
 """Seconds without an answer from which a request may be at an instance that hangs."""
 MAX_TOOLS = 1_000
@@ -506,7 +507,11 @@ class InstancePool:
     def instances(self) -> tuple[InstanceView, ...]:
         """Return the state of each instance."""
         self._refresh_if_changed()
-        return self.balancer.instances()
+        silent = {name for name, at in self.silent.items() if at >= self.answered.get(name, -inf)}
+        return tuple(
+            msgspec.structs.replace(each, state="silent") if each.id in silent and each.state in _UP else each
+            for each in self.balancer.instances()
+        )
 
 
 def _find_places(instance: Instance) -> Iterator[tuple[Place, str]]:

@@ -849,6 +849,7 @@ async def test_an_instance_that_hangs_is_known_to_all_tools_of_its_service() -> 
             calls.append(asyncio.create_task(dispatcher.execute(randomness.choice(names))))
             await advance(0.5)
         assert next((each.instance, each.change) for each in changes if each.change != "joined") == ("first", "silent")
+        assert {each.id: each.state for each in dispatcher.instances("lab")} == {"first": "silent", "second": "up"}
         outcomes = Counter(each.outcome for each in await asyncio.gather(*calls))
         assert outcomes[Outcome.SUCCESS] >= 176
 
