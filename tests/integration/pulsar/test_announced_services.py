@@ -179,6 +179,9 @@ async def test_a_rolling_restart_of_eight_processes_under_load_fails_no_call(
         assert [each.error for each in results if not each.ok] == []
         assert len(results) > 0.9 * 60 * CALLS_PER_S
         assert dispatcher.catalog is catalog
+        async with asyncio.timeout(10):  # a process is ready before its announcement has arrived
+            while len(source.table.services[lab.name, None].instances) < 8:  # noqa: ASYNC110 - the table has no event
+                await asyncio.sleep(0.05)
         assert len(source.table.services[lab.name, None].instances) == 8
 
 
