@@ -610,6 +610,11 @@ class Balancer:
         for state in self._gated:
             state.gain = state.level / warmest * (state.weight if weighs else 1.0) / total
 
+    def is_ejected(self, id: str) -> bool:
+        """Return whether the instance is ejected."""
+        state = self._members.get(id)
+        return state is not None and state.ejected_until is not None
+
     def has_calm(self, ids: Iterable[str]) -> bool:
         """Return whether one of these instances is neither ejected nor paused."""
         now, members = self._clock(), self._members

@@ -369,9 +369,13 @@ class InstancePool:
         of_tool, of_any = max(answered.values(), default=-inf), max(self.answered.values(), default=-inf)
         for name, (_, instance) in self._places.items():
             since, any_since = answered.get(name, -inf), self.answered.get(name, -inf)
+            is_left_out = instance.is_suspect or self.balancer.is_ejected(name)  # its own end is told
             if any_since > self.silent.get(name, inf):
                 del self.silent[name]
-                self._on_change(name, "returned", "answered")
+                if not is_left_out:
+                    self._on_change(name, "returned", "answered")
+            if is_left_out:
+                continue
             if min(since, any_since) >= now - UNRESPONSIVE_S:
                 continue  # perf: the requests of an instance that answers are not read
             for place, requested in _find_places(instance):

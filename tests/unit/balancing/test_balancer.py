@@ -1148,6 +1148,7 @@ def test_an_instance_with_many_old_calls_for_its_share_is_ejected(
     stand = Stand(dict(zip("ab", weights, strict=True)), strategy)
     stand.balancer.eject_unresponsive(dict(zip("ab", old, strict=True)))
     assert stand.changes == [(each, "ejected", "unresponsive") for each in ejected]
+    assert [each for each in "abc" if stand.balancer.is_ejected(each)] == list(ejected)
 
 
 def test_an_instance_that_has_few_calls_because_it_has_just_returned_condemns_no_other() -> None:

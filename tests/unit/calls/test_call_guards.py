@@ -854,6 +854,31 @@ async def test_an_instance_that_hangs_is_known_to_all_tools_of_its_service() -> 
         assert outcomes[Outcome.SUCCESS] >= 176
 
 
+async def test_a_silent_instance_that_was_ejected_has_not_returned_when_it_answers() -> None:
+    hanging = True
+
+    async def work(name: str) -> str:
+        await asyncio.sleep(8 if hanging and name == "first" else 0.05)
+        return name
+
+    async with (
+        serving(lambda _: work("first"), instance="first"),
+        serving(lambda _: work("second"), instance="second"),
+        dispatching() as dispatcher,
+    ):
+        changes: list[str] = []
+        dispatcher.on_event(lambda event: changes.append(event.change) if isinstance(event, InstanceChanged) else None)
+        calls = []
+        for number in range(60):
+            if number == 20:
+                (pool,) = dispatcher._runtime.pool_registry.of_service("lab")
+                pool.balancer.hold("first")
+            calls.append(asyncio.create_task(dispatcher.execute("work")))
+            await advance(0.25)
+        assert all(each.ok for each in await asyncio.gather(*calls))
+        assert [each for each in changes if each != "joined"] == ["silent", "ejected"]
+
+
 @pytest.mark.parametrize("rate", [2, 20])
 async def test_an_instance_whose_streams_do_not_begin_gets_hardly_a_call(rate: int) -> None:
     """Its streams would fill the bulkhead until their idle limits, while the other instance has nothing to do."""
