@@ -394,8 +394,8 @@ def write_result(result: Any, tool: str = "") -> str:
     if not text.isascii():
         try:
             text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidResultError(f"is not valid text ({error})", result, tool) from None
+        except UnicodeEncodeError:
+            raise InvalidResultError(f"has {_HALF}", result, tool) from None
     if is_text or "{" not in text or _is_plain(result, text):
         return text
     try:
@@ -634,14 +634,16 @@ def check_property(value: object, what: str) -> None:
     """Check that ``value`` may travel as a message property; None is no property at all.
 
     Raises:
-        TypeError: no text, or larger than :data:`MAX_PROPERTY_BYTES`.
-        UnicodeError: it cannot be written as UTF-8.
+        TypeError: no text, none in UTF-8, or larger than :data:`MAX_PROPERTY_BYTES`.
     """
     if value is None:
         return
     if not isinstance(value, str):
         raise TypeError(f"{what} must be a text, not {type(value).__name__}")
-    size = len(value.encode())
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise TypeError(f"{what} has {_HALF}") from None
     if size > MAX_PROPERTY_BYTES:
         raise TypeError(f"{what} has {size:,} bytes, the limit is {MAX_PROPERTY_BYTES:,}: give a shorter one")
 
