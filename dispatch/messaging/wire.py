@@ -166,7 +166,7 @@ _reply_decoder = msgspec.json.Decoder(_WireReply)
 _object_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
-_HALF: Final = "half of a surrogate pair in a text; write both halves, or the character"
+HALF_PAIR: Final = "half of a surrogate pair in a text; write both halves, or the character"
 
 
 def _describe(error: Exception, content: bytes | str = b"") -> str:
@@ -176,10 +176,10 @@ def _describe(error: Exception, content: bytes | str = b"") -> str:
         try:
             json.dumps(json.loads(content), ensure_ascii=False).encode()
         except UnicodeEncodeError:
-            return _HALF
+            return HALF_PAIR
         except (ValueError, RecursionError):
             pass
-    return _HALF if isinstance(error, UnicodeEncodeError) else str(error)
+    return HALF_PAIR if isinstance(error, UnicodeEncodeError) else str(error)
 
 
 def json_text(value: Mapping[str, Any], what: str) -> str:
@@ -259,7 +259,7 @@ def encode_request(config: str, arguments: str, user: str = "", *, limit: int = 
     try:
         payload = _encode(_OutRequest(user, config, arguments))
     except UnicodeEncodeError:
-        raise TypeError(f"user has {_HALF}") from None
+        raise TypeError(f"user has {HALF_PAIR}") from None
     if len(payload) > limit:
         raise PayloadTooLargeError(len(payload), limit)
     return payload
@@ -395,7 +395,7 @@ def write_result(result: Any, tool: str = "") -> str:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise InvalidResultError(f"has {_HALF}", result, tool) from None
+            raise InvalidResultError(f"has {HALF_PAIR}", result, tool) from None
     if is_text or "{" not in text or _is_plain(result, text):
         return text
     try:
@@ -643,7 +643,7 @@ def check_property(value: object, what: str) -> None:
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        raise TypeError(f"{what} has {_HALF}") from None
+        raise TypeError(f"{what} has {HALF_PAIR}") from None
     if size > MAX_PROPERTY_BYTES:
         raise TypeError(f"{what} has {size:,} bytes, the limit is {MAX_PROPERTY_BYTES:,}: give a shorter one")
 

@@ -13,6 +13,7 @@ import msgspec
 from dispatch._internal import read_text, scalar_text
 from dispatch.errors import ErrorType
 from dispatch.messaging.wire import (
+    HALF_PAIR,
     InvalidResultError,
     Property,
     Refusal,
@@ -436,8 +437,8 @@ class ReplySender:
                 ErrorType.RESULT_TOO_LARGE,
                 f"The tool was executed, but its result is too large to send ({error}). Ask for less in one call.",
             )
-        except ValueError as error:
-            raise InvalidResultError(f"is not valid text ({error})", text) from None
+        except ValueError:
+            raise InvalidResultError(f"has {HALF_PAIR}", text) from None
         return False
 
 
