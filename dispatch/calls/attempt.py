@@ -656,7 +656,8 @@ class Attempt(msgspec.Struct, eq=False):
         if pool is not None and pool.is_balanced and (outcome is _SUCCESS or outcome is _TOOL_ERROR):
             slowness = self.slowness
             if slowness is None and now is not None:
-                slowness = guards.record_slowness(now - self.began)
+                took = now - self.began
+                slowness = guards.record_slowness(took) if outcome is _SUCCESS else guards.slowness_of_error(took)
         selected.release(
             outcome,
             retry_after=self.retry_after,
@@ -869,14 +870,19 @@ class Attempts:
         """Record how long the attempt took, for timeouts and hedges to come."""
         guards, outcome = attempt.call.guards, attempt.outcome
         took = ended - attempt.began
+        is_usual = outcome is _SUCCESS
+        if not is_usual:
+            # An error at once says nothing about the duration of an answer, nor does a timeout before the usual one.
+            # Timeouts are among the usual durations, which are up to GROWTH too long.
+            usual = guards.usual.value(ended)
+            is_usual = outcome is _TIMEOUT if usual is None else took * GROWTH >= usual
+            attempt.is_impatient = outcome is _TIMEOUT and not is_usual
         if outcome is _SUCCESS or outcome is _TOOL_ERROR:
             attempt.record_answer(ended)
         else:
             self._attribute(attempt)
-            if outcome is _TIMEOUT:
-                # Timeouts are among the usual durations, which are up to GROWTH too long.
-                attempt.is_impatient = took * GROWTH < (guards.usual.value(ended) or 0.0)
-        if guards.hedging is None and outcome in _TIMED and attempt.counts_for_instance and not attempt.is_impatient:
+        # What times out at one instance while another one answers says nothing about the tool.
+        if guards.hedging is None and is_usual and outcome in _TIMED and attempt.counts_for_tool:
             guards.durations.record(took, ended)
 
     def _attribute(self, attempt: Attempt) -> None:

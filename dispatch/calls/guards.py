@@ -330,6 +330,12 @@ class ToolGuards:
         self._usual_log = usual + (value - usual) / USUAL_OF
         return value - usual
 
+    def slowness_of_error(self, duration: float) -> float | None:
+        """Return the same for an attempt that the tool answered with an error, at least 0: an instance that fails at once is
+        not fast, and its failures are not usual. None: no usual duration is known."""
+        usual = self._usual_log
+        return None if usual is None else max(0.0, log(max(duration, LEAST_DURATION_S)) - usual)
+
     def admits(self, instance: str) -> bool:
         """Whether that instance answers, and its breaker would admit a call. Nothing changes."""
         if instance in self.silent:

@@ -827,6 +827,50 @@ async def test_an_instance_that_hangs_gets_hardly_a_call_at_any_rate(rate: int, 
         assert outcomes[Outcome.SUCCESS] >= 29 * rate - (0 if is_read else rate)
 
 
+async def test_an_instance_that_fails_at_once_does_not_get_the_calls_of_the_others() -> None:
+    """It is no fast one beside which they are slow."""
+    failing = False
+
+    async def work(name: str) -> str:
+        if failing and name == "first":
+            raise RuntimeError("no database")
+        await asyncio.sleep(0.05)
+        return name
+
+    async with (
+        serving(lambda _: work("first"), instance="first"),
+        serving(lambda _: work("second"), instance="second"),
+        dispatching() as dispatcher,
+    ):
+        outcomes: Counter[Outcome] = Counter()
+        for number in range(320):
+            failing = number >= 80
+            outcomes[(await dispatcher.execute("work")).outcome] += 1
+            await advance(0.1)
+        assert outcomes == {Outcome.SUCCESS: 200, Outcome.TOOL_ERROR: 120}
+        assert [each.ejections for each in dispatcher.instances("lab")] == [0, 0]
+
+
+async def test_the_timeout_of_attempts_does_not_shrink_when_a_tool_fails_at_once() -> None:
+    """After an outage of what it needs the tool takes as long as ever: its attempts would time out, and the circuit open."""
+    failing = False
+
+    async def work(_: object) -> str:
+        if failing:
+            raise RuntimeError("no database")
+        await asyncio.sleep(3)
+        return "done"
+
+    async with stand(work, catalog(work={"read-only": True})) as (dispatcher, _):
+        calls = []
+        for number in range(400):
+            failing = 40 <= number < 320
+            calls.append(asyncio.create_task(dispatcher.execute("work")))
+            await advance(0.25)
+        outcomes = [each.outcome for each in await asyncio.gather(*calls)]
+        assert outcomes == [Outcome.TOOL_ERROR if 40 <= number < 320 else Outcome.SUCCESS for number in range(400)]
+
+
 async def test_an_instance_that_hangs_is_known_to_all_tools_of_its_service() -> None:
     """Each of them alone is called too seldom to find out."""
     hanging = False
