@@ -306,6 +306,8 @@ class ToolGuards:
         pool, bulkhead = self.pool, self.bulkhead
         if pool is None:
             return
+        if pool.is_balanced:
+            self.find_silent(now)
         usual = self.usual.value(now)
         if usual is not None:
             pool.eject_unresponsive(self.label, now - max(UNRESPONSIVE_S, UNRESPONSIVE_FACTOR * usual))

@@ -356,7 +356,8 @@ class InstancePool:
 
     def find_silent(self, tool: str, overdue_s: float, answered: Mapping[str, float]) -> frozenset[str]:
         """Return the instances that do not answer requests of ``tool``, or of any tool, while others do: one was sent after
-        their last answer, another instance has answered since, and it is overdue.
+        their last answer, another instance has answered since, and it is overdue. Overdue requests at these, and at those
+        that are ejected, leave their places to other calls.
 
         Args:
             overdue_s: seconds after which a request of ``tool`` should have been answered.
@@ -374,19 +375,24 @@ class InstancePool:
                 del self.silent[name]
                 if not is_left_out:
                     self._on_change(name, "returned", "answered")
-            if is_left_out:
-                continue
-            if min(since, any_since) >= now - UNRESPONSIVE_S:
+            if not is_left_out and min(since, any_since) >= now - UNRESPONSIVE_S:
                 continue  # perf: the requests of an instance that answers are not read
-            for place, requested in _find_places(instance):
-                waited = now - place.since
-                if any_since < place.since < of_any and waited >= self._overdue_s.get(requested, inf):
+            overdue = [
+                (place, requested)
+                for place, requested in _find_places(instance)
+                if now - place.since >= self._overdue_s.get(requested, inf)
+            ]
+            for place, requested in () if is_left_out else overdue:
+                if any_since < place.since < of_any:
                     found.add(name)
                     if name not in self.silent:
                         self.silent[name] = now
                         self._on_change(name, "silent", "others answer")
-                elif requested == tool and since < place.since < of_tool and waited >= overdue_s:
+                elif requested == tool and since < place.since < of_tool:
                     found.add(name)
+            if is_left_out or name in found:
+                for place, _ in overdue:
+                    place.suspend()  # it was sent there all the same: of its idempotency key, or of its version
         return frozenset(found)
 
     def has_other(self, name: str) -> bool:

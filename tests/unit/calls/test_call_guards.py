@@ -827,6 +827,31 @@ async def test_an_instance_that_hangs_gets_hardly_a_call_at_any_rate(rate: int, 
         assert outcomes[Outcome.SUCCESS] >= 29 * rate - (0 if is_read else rate)
 
 
+async def test_calls_that_must_go_to_an_instance_that_hangs_leave_places_to_the_others() -> None:
+    """Those with an idempotency key that it may know: they would fill the bulkhead beside an idle instance."""
+    hanging = False
+
+    async def work(name: str) -> str:
+        await asyncio.sleep(3_600 if hanging and name == "first" else 0.05)
+        return name
+
+    async with (
+        serving(lambda _: work("first"), instance="first"),
+        serving(lambda _: work("second"), instance="second"),
+        dispatching() as dispatcher,
+    ):
+        keyed, calls = [], []
+        for number in range(3_000):
+            hanging = number >= 400
+            key = f"key-{number}" if number % 4 == 0 else None
+            call = asyncio.create_task(dispatcher.execute("work", idempotency_key=key))
+            (calls if key is None else keyed).append(call)
+            await advance(1 / 40)
+        outcomes = Counter(each.outcome for each in await asyncio.gather(*calls))
+        assert outcomes[Outcome.SUCCESS] >= 0.99 * len(calls)
+        assert {each.outcome for each in await asyncio.gather(*keyed)} == {Outcome.SUCCESS, Outcome.TIMEOUT}
+
+
 async def test_an_instance_that_fails_at_once_does_not_get_the_calls_of_the_others() -> None:
     """It is no fast one beside which they are slow."""
     failing = False
