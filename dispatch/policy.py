@@ -882,8 +882,9 @@ class Policy(Settings, frozen=True):
             takes, and short enough that an agent is not stalled for minutes (TrustGraph's own default is 600 s).
         attempt_timeout: Seconds for one attempt. None: each attempt of a repeatable tool, except the last, gets an equal
             share of the remaining time, and at most twenty times the 95th percentile of the tool's durations (1 s at least)
-            once that is known; attempts of other tools get all the remaining time. Default None: it follows the tool's
-            durations, and a shorter limit for a tool that cannot be repeated only discards work.
+            once that is known, and a call that began later was answered; attempts of other tools get all the remaining
+            time. Default None: it follows the tool's durations, and a shorter limit for a tool that cannot be repeated only
+            discards work.
         stream_timeout: Seconds for a whole stream, from the request to its last chunk. Default 300: a long generated text.
         stream_idle_timeout: Seconds of the longest gap between two chunks, and before the first; while chunks wait for
             their reader, seconds without a read. Default 30: as one call.

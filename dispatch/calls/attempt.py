@@ -357,6 +357,7 @@ class Attempt(msgspec.Struct, eq=False):
         deadline, limit_name, limit: when it ends, the name of that limit, and the limit in seconds.
         last_deadline: when it ends at an instance that is blocked: a retry might block another one, too. The attempt
             timeout of a policy holds there all the same.
+        share_ends: when it ends at the latest while no call that began later has been answered.
         selected: the balancer's choice; None before it, and after its permit was returned.
         request_id: of the last request.
         request: observes the last request.
@@ -386,6 +387,7 @@ class Attempt(msgspec.Struct, eq=False):
     began: float = 0.0
     deadline: float = 0.0
     last_deadline: float = 0.0
+    share_ends: float = 0.0
     limit_name: str = "call"
     limit: float = 0.0
     selected: SelectedInstance | None = None
@@ -437,8 +439,18 @@ class Attempt(msgspec.Struct, eq=False):
         ends, limit_name = attempt_deadline(now, call.deadline, limit=limit, attempts_left=attempts_left, usual=usual)
         if limit_name == "attempt":
             self.deadline, self.limit_name, self.limit = ends, limit_name, ends - now
+            self.share_ends = now + (call.deadline - now) / attempts_left
             if limit is not None:
                 self.last_deadline = ends
+
+    def postpone(self, now: float) -> float:
+        """The usual time of an attempt has passed many times. Return when the attempt ends: later, while no call that began
+        after it has been answered. The whole tool may be slow, and another attempt would be no faster."""
+        if self.call.guards.overtook > self.began or now >= self.share_ends:
+            return now
+        ends = min(now + UNRESPONSIVE_S, self.share_ends)
+        self.limit = ends - self.began
+        return ends
 
     # -- the request --------------------------------------------------------------------------------------------
 
@@ -466,6 +478,7 @@ class Attempt(msgspec.Struct, eq=False):
             is_redeliverable=tool.is_durable and tool.may_be_redelivered(options.idempotency_key),
             place=self.admission.place,
             waiter=loop.create_future() if not call.is_stream or call.stream_deadline is not None else None,
+            postpone=self.postpone if self.last_deadline > self.deadline else None,
         )
         if options.idempotency_key is not None:
             request.run_until = call.deadline  # it runs on when its attempt ends: the next attempt gets its reply
@@ -583,8 +596,13 @@ class Attempt(msgspec.Struct, eq=False):
         if self.selected is not None:
             guards, name = self.call.guards, self.selected.pick.instance
             guards.answered_by, guards.answered_at = name, now
-            if guards.pool is not None and guards.pool.is_balanced:
-                guards.answered[name] = guards.pool.answered[name] = now
+            if self.began > guards.overtook:
+                guards.overtook = self.began
+            pool = guards.pool
+            if pool is not None and pool.is_balanced:
+                guards.answered[name] = pool.answered[name] = now
+                if self.began > pool.overtook:
+                    pool.overtook = self.began
 
     def record_first_chunk(self, chunk: str, now: float) -> None:
         """A stream has begun. Its instance has answered, and the permits of both breakers are settled: they count their

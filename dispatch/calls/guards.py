@@ -76,6 +76,7 @@ class ToolGuards:
         pool: the instances that were called last; their ejections end when the breaker closes.
         answered_by, answered_at: the instance that answered last, and when; ``""`` before the first answer, and after a
             failure of that instance.
+        overtook: when the attempt began, of those that were answered, that began last.
         answered: when each instance answered last, while there are several.
         silent: instances that answer no request of the tool, while others do. They get none, if another instance may.
         check_at: when that is found out next.
@@ -105,6 +106,7 @@ class ToolGuards:
         "instance_breakers",
         "label",
         "observer",
+        "overtook",
         "policy",
         "pool",
         "rates",
@@ -148,6 +150,7 @@ class ToolGuards:
         self.pool: InstancePool | None = None
         self.answered_by = ""
         self.answered_at = 0.0
+        self.overtook = -inf
         self.answered: dict[str, float] = {}
         self.silent: AbstractSet[str] = _NONE
         self.check_at = 0.0
@@ -289,7 +292,7 @@ class ToolGuards:
         pool = self.pool
         if pool is not None:
             self.answered = {name: at for name, at in self.answered.items() if name in pool.balancer}
-            self.silent = pool.find_silent(self.label, self._overdue_s(now), self.answered)
+            self.silent = pool.find_silent(self.label, self._overdue_s(now), self.answered, self.overtook)
 
     def _overdue_s(self, now: float) -> float:
         """Return after how many seconds a request of the tool should have been answered; infinite: no duration is known."""

@@ -170,9 +170,19 @@ class LocalExecution:
         self._repeatable = attempt.call.tool.repeatable
         self._space: asyncio.Event | None = None
         loop = self._loop = asyncio.get_running_loop()
-        self._timer = loop.call_at(request.deadline, request.expire, request.limit_name)
+        self._timer = loop.call_at(request.deadline, self._expire)
         request.executor = self
         self.task = loop.create_task(self._run(attempt.request.activate))
+
+    def _expire(self) -> None:
+        """The deadline has passed, unless that is a later one."""
+        request, now = self.request, self._loop.time()
+        if request.postpone is not None and request.deadline <= now:
+            request.deadline = request.postpone(now)
+        if request.deadline > now:
+            self._timer = self._loop.call_at(request.deadline, self._expire)
+        else:
+            request.expire(request.limit_name)
 
     # -- the caller ---------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ Each request of a caller ends with exactly one of: :class:`ReplyReceived`, :clas
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ class OutgoingRequest(msgspec.Struct, eq=False):
         deadline: on the caller's clock, after which it fails; ``math.inf``: never.
         max_reply_bytes: largest reply; a stream's chunks are counted together.
         last_deadline: the deadline instead, should the callee be suspected when the first one passes; if later.
+        postpone: returns the deadline instead, when the first one has passed; None: that one holds.
         number: in its session; -1 before it is sent.
         chunks: of a stream, that were delivered in order.
         reply_bytes: payloads of the chunks that have arrived.
@@ -40,6 +42,7 @@ class OutgoingRequest(msgspec.Struct, eq=False):
     deadline: float = math.inf
     max_reply_bytes: int = 64 * 1024 * 1024
     last_deadline: float = -math.inf
+    postpone: Callable[[float], float] | None = None
     number: int = -1
     chunks: int = 0
     reply_bytes: int = 0

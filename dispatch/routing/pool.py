@@ -122,6 +122,7 @@ class InstancePool:
         connection: over which its instances are reached.
         is_balanced: there are several instances.
         answered: when each of them last answered.
+        overtook: when the latest of their answered requests began.
         silent: which of them answer no tool while others do, and since when that is known.
         tally: counts its replies.
         keys: which instance may have executed which idempotency key.
@@ -158,6 +159,7 @@ class InstancePool:
         self._overdue_s: dict[str, float] = {}  # by tool
         self.is_balanced = False
         self.answered: dict[str, float] = {}
+        self.overtook = -inf
         self.silent: dict[str, float] = {}
         self._seen = -1
         self._asking: InstanceAdmission | None = None
@@ -354,20 +356,22 @@ class InstancePool:
         }
         self.balancer.eject_unresponsive(old)
 
-    def find_silent(self, tool: str, overdue_s: float, answered: Mapping[str, float]) -> frozenset[str]:
+    def find_silent(
+        self, tool: str, overdue_s: float, answered: Mapping[str, float], overtook: float
+    ) -> frozenset[str]:
         """Return the instances that do not answer requests of ``tool``, or of any tool, while others do: one was sent after
-        their last answer, another instance has answered since, and it is overdue. Overdue requests at these, and at those
-        that are ejected, leave their places to other calls.
+        their last answer, another instance has answered a later one, and it is overdue. Overdue requests at these, and at
+        those that are ejected, leave their places to other calls.
 
         Args:
             overdue_s: seconds after which a request of ``tool`` should have been answered.
             answered: when each instance last answered a request of ``tool``.
+            overtook: when the latest of the answered requests of ``tool`` began.
         """
         if len(self._overdue_s) > MAX_TOOLS:
             self._overdue_s.clear()  # most are of former catalogues
         self._overdue_s[tool] = overdue_s
         now, found = self._clock(), set()
-        of_tool, of_any = max(answered.values(), default=-inf), max(self.answered.values(), default=-inf)
         for name, (_, instance) in self._places.items():
             since, any_since = answered.get(name, -inf), self.answered.get(name, -inf)
             is_left_out = instance.is_suspect or self.balancer.is_ejected(name)  # its own end is told
@@ -383,12 +387,12 @@ class InstancePool:
                 if now - place.since >= self._overdue_s.get(requested, inf)
             ]
             for place, requested in () if is_left_out else overdue:
-                if any_since < place.since < of_any:
+                if any_since < place.since < self.overtook:
                     found.add(name)
                     if name not in self.silent:
                         self.silent[name] = now
                         self._on_change(name, "silent", "others answer")
-                elif requested == tool and since < place.since < of_tool:
+                elif requested == tool and since < place.since < overtook:
                     found.add(name)
             if is_left_out or name in found:
                 for place, _ in overdue:

@@ -22,12 +22,15 @@ from dispatch import (
     CallTimeoutError,
     Catalog,
     Dispatcher,
+    Functions,
     InstanceChanged,
     Policy,
     RejectedError,
     ThrottledError,
     ToolError,
     TransportError,
+    connect,
+    tool,
 )
 from dispatch._internal import RETENTION_S
 from dispatch.errors import Outcome
@@ -894,6 +897,66 @@ async def test_the_timeout_of_attempts_does_not_shrink_when_a_tool_fails_at_once
             await advance(0.25)
         outcomes = [each.outcome for each in await asyncio.gather(*calls)]
         assert outcomes == [Outcome.TOOL_ERROR if 40 <= number < 320 else Outcome.SUCCESS for number in range(400)]
+
+
+async def test_a_tool_that_becomes_slow_as_a_whole_is_no_failure() -> None:
+    """A cache is empty, for example: no attempt at another instance would be faster, and no instance hangs."""
+    began: list[float] = []
+
+    async def work(_: object) -> str:
+        began.append(now())
+        await asyncio.sleep(1.5 if len(began) > 200 else 0.05)
+        return "done"
+
+    async with (
+        serving(work, instance="first"),
+        serving(work, instance="second"),
+        dispatching(catalog(work={"read-only": True})) as dispatcher,
+    ):
+        changes: list[InstanceChanged] = []
+        dispatcher.on_event(lambda event: changes.append(event) if isinstance(event, InstanceChanged) else None)
+        calls = []
+        for _ in range(600):
+            calls.append(asyncio.create_task(dispatcher.execute("work")))
+            await advance(0.1)
+        assert {(each.outcome, each.attempts) for each in await asyncio.gather(*calls)} == {(Outcome.SUCCESS, 1)}
+        assert [each.change for each in changes] == ["joined", "joined"]
+        assert len(began) == 600
+
+
+async def test_a_function_of_this_process_that_becomes_slow_is_no_failure() -> None:
+    began: list[float] = []
+
+    @tool(read_only=True)
+    async def work() -> str:
+        """Work."""
+        began.append(now())
+        await asyncio.sleep(1.5 if len(began) > 100 else 0.05)
+        return "done"
+
+    async with connect(BROKER, catalog=[Functions(work)]) as dispatcher:
+        calls = []
+        for _ in range(300):
+            calls.append(asyncio.create_task(dispatcher.execute("work")))
+            await advance(0.1)
+        assert {(each.outcome, each.attempts) for each in await asyncio.gather(*calls)} == {(Outcome.SUCCESS, 1)}
+        assert len(began) == 300
+
+
+async def test_a_stream_of_this_process_may_last_longer_than_a_call() -> None:
+    """Also for a caller that learns only with the first chunk that it is a stream."""
+
+    async def count_up() -> AsyncIterator[str]:
+        """Count."""
+        for number in range(45):
+            await asyncio.sleep(1)
+            yield str(number)
+
+    async with connect(BROKER, catalog=[Functions(count_up)]) as dispatcher:
+        whole: list[bool] = []
+        chunks: list[str] = []
+        await read(dispatcher.stream("count_up", on_begin=whole.append), chunks)
+        assert (whole, len(chunks)) == ([False], 45)
 
 
 async def test_an_instance_that_hangs_is_known_to_all_tools_of_its_service() -> None:
