@@ -43,7 +43,7 @@ from dispatch.protocol.events import Failure
 from dispatch.resilience.aio import OUTPACED, hedged, retry
 from dispatch.resilience.breaker import BreakerPermit
 from dispatch.resilience.bulkhead import BulkheadGuard, BulkheadPermit
-from dispatch.resilience.durations import GROWTH, attempt_deadline
+from dispatch.resilience.durations import GROWTH, MAX_MULTIPLE, attempt_deadline
 from dispatch.resilience.rate_limit import RatePermit, Waiter
 from dispatch.resilience.retry import ANSWERED, NoHedgeReason, NoRetryReason, RetryDecision, RetryTarget, may_have_run
 from dispatch.routing.instance import DISCOVERY_S, GONE_S, IN_PROCESS, Channel, Claim, Connection, Holder, Instance
@@ -357,7 +357,7 @@ class Attempt(msgspec.Struct, eq=False):
         deadline, limit_name, limit: when it ends, the name of that limit, and the limit in seconds.
         last_deadline: when it ends at an instance that is blocked: a retry might block another one, too. The attempt
             timeout of a policy holds there all the same.
-        share_ends: when it ends at the latest while no call that began later has been answered.
+        latest: when it ends at the latest while no call that began later has been answered.
         selected: the balancer's choice; None before it, and after its permit was returned.
         request_id: of the last request.
         request: observes the last request.
@@ -387,7 +387,7 @@ class Attempt(msgspec.Struct, eq=False):
     began: float = 0.0
     deadline: float = 0.0
     last_deadline: float = 0.0
-    share_ends: float = 0.0
+    latest: float = 0.0
     limit_name: str = "call"
     limit: float = 0.0
     selected: SelectedInstance | None = None
@@ -434,21 +434,26 @@ class Attempt(msgspec.Struct, eq=False):
         if limit is None:
             if guards.repeatable and guards.retrying is not None:
                 attempts_left += guards.retrying.settings.max_attempts - self.number
-            if attempts_left <= 1 or (usual := guards.usual.value(now)) is None:
+            if attempts_left <= 1:
                 return
+            self.latest = now + (call.deadline - now) / attempts_left
+            usual = guards.usual.value(now)
+            if usual is None:  # of a tool that is called seldom there are too few durations for more than a mean
+                if not guards.is_mean_within((self.latest - now) / MAX_MULTIPLE):
+                    return
+                self.latest = call.deadline
         ends, limit_name = attempt_deadline(now, call.deadline, limit=limit, attempts_left=attempts_left, usual=usual)
         if limit_name == "attempt":
             self.deadline, self.limit_name, self.limit = ends, limit_name, ends - now
-            self.share_ends = now + (call.deadline - now) / attempts_left
             if limit is not None:
                 self.last_deadline = ends
 
     def postpone(self, now: float) -> float:
         """The usual time of an attempt has passed many times. Return when the attempt ends: later, while no call that began
         after it has been answered. The whole tool may be slow, and another attempt would be no faster."""
-        if self.call.guards.overtook > self.began or now >= self.share_ends:
+        if self.call.guards.overtook > self.began or now >= self.latest:
             return now
-        ends = min(now + UNRESPONSIVE_S, self.share_ends)
+        ends = min(now + UNRESPONSIVE_S, self.latest)
         self.limit = ends - self.began
         return ends
 

@@ -335,6 +335,12 @@ class ToolGuards:
         self._usual_log = usual + (value - usual) / USUAL_OF
         return value - usual
 
+    def is_mean_within(self, seconds: float) -> bool:
+        """Return whether the geometric mean of the durations of answers is known, for instances known by name, and at most
+        so many seconds."""
+        mean, pool = self._usual_log, self.pool
+        return mean is not None and exp(mean) <= seconds and pool is not None and pool.known > 0
+
     def slowness_of_error(self, duration: float) -> float | None:
         """Return the same for an attempt that the tool answered with an error, at least 0: an instance that fails at once is
         not fast, and its failures are not usual. None: no usual duration is known."""

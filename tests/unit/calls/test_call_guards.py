@@ -959,6 +959,51 @@ async def test_a_stream_of_this_process_may_last_longer_than_a_call() -> None:
         assert (whole, len(chunks)) == ([False], 45)
 
 
+async def test_reads_that_are_called_seldom_are_repeated_when_an_instance_hangs() -> None:
+    """There are never ten durations in a minute."""
+    hanging = False
+
+    async def work(name: str) -> str:
+        await asyncio.sleep(3_600 if hanging and name == "first" else 0.05)
+        return name
+
+    async with (
+        serving(lambda _: work("first"), instance="first"),
+        serving(lambda _: work("second"), instance="second"),
+        dispatching(catalog(work={"read-only": True})) as dispatcher,
+    ):
+        calls = []
+        for number in range(70):
+            hanging = number >= 10
+            calls.append(asyncio.create_task(dispatcher.execute("work")))
+            await advance(10)
+        results = await asyncio.gather(*calls)
+        assert all(each.ok for each in results)
+        assert max(each.duration for each in results) < 12
+
+
+async def test_slow_reads_that_are_called_seldom_have_their_time() -> None:
+    began = 0
+
+    async def work(_: object) -> str:
+        nonlocal began
+        began += 1
+        await asyncio.sleep(20 if began % 4 == 0 else 2)
+        return "done"
+
+    async with (
+        serving(work, instance="first"),
+        serving(work, instance="second"),
+        dispatching(catalog(work={"read-only": True})) as dispatcher,
+    ):
+        calls = []
+        for _ in range(30):
+            calls.append(asyncio.create_task(dispatcher.execute("work")))
+            await advance(8)
+        assert all(each.ok for each in await asyncio.gather(*calls))
+        assert began == 30
+
+
 async def test_an_instance_that_hangs_is_known_to_all_tools_of_its_service() -> None:
     """Each of them alone is called too seldom to find out."""
     hanging = False
