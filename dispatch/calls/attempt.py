@@ -1191,8 +1191,8 @@ def _error_without_instance(tool: ResolvedTool, pool: InstancePool) -> DispatchE
 
 def _is_declined(attempt: Attempt, pool: InstancePool, selected: SelectedInstance, settled: Settled) -> bool:
     """Whether the instance surely did not execute the request, because it is draining, overloaded or gone, so that
-    another one may; or an instance was found for a repeatable request that was sent to the shared topic. After an
-    instance that has ended the call waits for one, unless it is a hedge."""
+    another one may; or the request is repeatable, and its instance stopped while the tool ran, or one was found after it was
+    sent to the shared topic. After an instance that has ended the call waits for one, unless it is a hedge."""
     instance = selected.instance
     if not instance.is_named:
         return type(settled) is Lost and not settled.may_have_run
@@ -1203,6 +1203,10 @@ def _is_declined(attempt: Attempt, pool: InstancePool, selected: SelectedInstanc
     if type(settled) is Answer and settled.refused == Refusal.DRAINING:
         selected.channel.retire(instance)
         has_ended = True
+    elif type(settled) is Answer and settled.error_type == ErrorType.CANCELLED and attempt.call.tool.repeatable:
+        has_ended = selected.channel.instances.get(instance.name) is not instance
+        if not has_ended:
+            return False  # the tool itself has raised that
     elif not isinstance(settled, Lost | TransportError) or settled.may_have_run:
         return False
     else:

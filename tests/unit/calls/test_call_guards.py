@@ -1004,6 +1004,33 @@ async def test_slow_reads_that_are_called_seldom_have_their_time() -> None:
         assert began == 30
 
 
+@pytest.mark.parametrize("is_read", [False, True])
+async def test_a_read_whose_service_stops_while_the_tool_runs_is_made_at_another_instance(is_read: bool) -> None:
+    began: list[str] = []
+
+    async def work(name: str) -> str:
+        began.append(name)
+        await asyncio.sleep(5)
+        return name
+
+    async with (
+        serving(lambda _: work("first"), instance="first", drain_timeout=1) as first,
+        serving(lambda _: work("second"), instance="second", drain_timeout=1) as second,
+        dispatching(catalog(work={"read-only": is_read})) as dispatcher,
+    ):
+        call = asyncio.create_task(dispatcher.execute("work"))
+        await advance(1)
+        stopped, other = (first, "second") if began == ["first"] else (second, "first")
+        await stopped.drain()
+        result = await call
+        if is_read:
+            assert (result.text, began[1:]) == (other, [other])
+        else:
+            assert (result.error is not None, len(began)) == (True, 1)
+            with pytest.raises(ToolError, match="may have been executed"):
+                raise result.error or AssertionError
+
+
 async def test_an_instance_that_hangs_is_known_to_all_tools_of_its_service() -> None:
     """Each of them alone is called too seldom to find out."""
     hanging = False
