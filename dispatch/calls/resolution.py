@@ -253,8 +253,7 @@ class ToolResolver:
             name: of the tool.
             version: range of the caller; None: the default version, or the one that the tool's ``rollout`` assigns.
             caller: the user or the idempotency key, by whose hash ``rollout`` assigns a version; ``""``: at random.
-            can_admit: whether the circuit breaker of a version admits calls. The share of one that does not goes to the
-                default version.
+            can_admit: whether a version can be called now. The share of one that cannot goes to the default version.
             randomness: in [0, 1).
 
         Raises:

@@ -141,8 +141,11 @@ class Runtime:
             raise explain(hide_names(resolver.catalog, error, name, permissions)) from None
 
     def can_admit(self, tool: ResolvedTool) -> bool:
-        """Return whether the circuit breaker of a version of a tool admits calls."""
-        breaker = self.guards_of(tool).breaker
+        """Return whether a version of a tool can be called: its circuit breaker admits calls, and its service has not lost
+        its last instance."""
+        breaker, pool = self.guards_of(tool).breaker, self.pool_registry.get(tool)
+        if pool is not None and pool.is_deserted:
+            return False
         return breaker is None or breaker.can_admit()
 
     def observe_unresolved(self, name: str, error: DispatchError, user: str = "") -> None:

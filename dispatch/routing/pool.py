@@ -31,6 +31,7 @@ from dispatch.policy import Balancing, OutlierDetection, Policy
 from dispatch.resilience.breaker import BreakerPermit, CircuitBreaker
 from dispatch.routing.channels import Channels
 from dispatch.routing.instance import (
+    DISCOVERY_S,
     SHARED,
     Channel,
     Connection,
@@ -226,6 +227,15 @@ class InstancePool:
         for _, _, channel in self._channels:  # perf: no generator; each request asks
             count += len(channel.instances)
         return count
+
+    @property
+    def is_deserted(self) -> bool:
+        """Whether the last instance has been lost for :data:`DISCOVERY_S`. Further ones are asked for."""
+        if self.known or not any(channel.had_instances for _, _, channel in self._channels):
+            return False
+        for _, _, channel in self._channels:
+            channel.greet()
+        return self._clock() >= max(channel.asked_since for _, _, channel in self._channels) + DISCOVERY_S
 
     def replace_channels(self, channels: WeightedChannels, versions: Mapping[str, str | None] = NO_VERSIONS) -> None:
         """Replace the channels by these. Instances that stay keep their state, and removed ones get no further request."""

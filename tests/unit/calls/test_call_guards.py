@@ -42,6 +42,8 @@ from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, idle, now
 from tests.helpers.dispatcher_and_service import (
     BROKER,
+    REQUESTS,
+    RESPONSES,
     UNGUARDED,
     Peer,
     Service,
@@ -1029,6 +1031,29 @@ async def test_a_read_whose_service_stops_while_the_tool_runs_is_made_at_another
             assert (result.error is not None, len(began)) == (True, 1)
             with pytest.raises(ToolError, match="may have been executed"):
                 raise result.error or AssertionError
+
+
+async def test_a_version_without_instances_loses_its_share_until_there_is_one() -> None:
+    topics = {
+        "request_queue": "non-persistent://tg/request/next",
+        "response_queue": "non-persistent://tg/response/next",
+    }
+    services = [
+        {"id": "lab", "request-queue": REQUESTS, "response-queue": RESPONSES},
+        {"id": "next", **{key.replace("_", "-"): topic for key, topic in topics.items()}},
+    ]
+    work = {"type": "tool-service", "name": "work", "description": "Does work."}
+    tools = [
+        work | {"service": "lab", "version": "1.0.0", "rollout": {"2.0.0": 100}},
+        work | {"service": "next", "version": "2.0.0"},
+    ]
+    async with serving(lambda _: "former"), dispatching(Catalog.of(services, tools)) as dispatcher:
+        for _ in range(2):
+            async with serving(lambda _: "next", **topics):
+                await advance(1)
+                assert await dispatcher.call("work") == "next"
+            await advance(1.5)
+            assert await dispatcher.call("work", timeout=5) == "former"
 
 
 async def test_an_instance_that_hangs_is_known_to_all_tools_of_its_service() -> None:
