@@ -369,6 +369,7 @@ class Attempt(msgspec.Struct, eq=False):
         error: what the caller would get; None for SUCCESS.
         retry_after: seconds that the service asked for before the next request.
         is_impatient: it timed out sooner than the tool usually answers, which says nothing about the service.
+        is_usual: its duration says how long the tool takes.
         is_outpaced: its hedge was answered first.
         slowness: logarithm of the time to a stream's first chunk relative to the usual time of an answer of its tool; None:
             no stream, or its service has one instance.
@@ -402,6 +403,7 @@ class Attempt(msgspec.Struct, eq=False):
     error: DispatchError | None = None
     retry_after: float | None = None
     is_impatient: bool = False
+    is_usual: bool = False
     is_outpaced: bool = False
     slowness: float | None = None
     has_ended: bool = False
@@ -905,7 +907,8 @@ class Attempts:
         else:
             self._attribute(attempt)
         # What times out at one instance while another one answers says nothing about the tool.
-        if guards.hedging is None and is_usual and outcome in _TIMED and attempt.counts_for_tool:
+        attempt.is_usual = is_usual and outcome in _TIMED and attempt.counts_for_tool
+        if attempt.is_usual and guards.hedging is None:
             guards.durations.record(took, ended)
 
     def _attribute(self, attempt: Attempt) -> None:
@@ -1096,6 +1099,7 @@ class Attempts:
             call.guards,
             call.tried,
             key=key if at_home else None,
+            is_bound=not tool.repeatable,
             user=options.user,
             refused=call.refused_by,
             is_large=is_large,
@@ -1162,7 +1166,7 @@ def _can_send(pool: InstancePool, attempt: Attempt) -> bool:
         needs_instance=is_large or tool.policy.known_instances_only,
         repeatable=tool.repeatable,
         requires=tool.requires,
-        key=options.idempotency_key if attempt.target is _KEY_HOLDER else None,
+        key=options.idempotency_key if attempt.target is _KEY_HOLDER and not tool.repeatable else None,
         user=options.user,
         refused=call.refused_by,
     )

@@ -388,6 +388,10 @@ class HedgedResult(Protocol):
     """The properties of an attempt's result that hedging depends on."""
 
     @property
+    def is_usual(self) -> bool:
+        """Whether its duration says how long the tool takes."""
+
+    @property
     def outcome(self) -> Outcome:
         """The outcome of the attempt."""
 
@@ -431,7 +435,8 @@ async def hedged(
     delay = hedging.start_first(started, deadline)
     if delay is None:
         result = await attempt(False)
-        hedging.record_first(clock() - started, result.outcome)
+        if result.is_usual:
+            hedging.record_first(clock() - started)
         return result
     first = asyncio.create_task(attempt(False))
     second: asyncio.Task[H] | None = None
@@ -449,7 +454,8 @@ async def hedged(
             else:
                 await asyncio.wait((first,))
         result = winner.result()
-        hedging.record_first(clock() - started, first.result().outcome if first.done() else Outcome.TIMEOUT)
+        if not first.done() or first.result().is_usual:
+            hedging.record_first(clock() - started)
         if second is not None and second.done() and not second.result().sent:
             hedging.refund()
     finally:

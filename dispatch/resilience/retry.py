@@ -374,7 +374,6 @@ FLOOR = 0.5
 """Hedges a second in addition to the share: 5 in 10 s, so that a tool called once a second can be hedged."""
 ANSWERED = frozenset({Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS})
 """The outcomes that end a hedged call: the service has answered. After any other outcome, the other attempt continues."""
-_TIMED = ANSWERED | {Outcome.TIMEOUT}
 
 
 class NoHedgeReason(StrEnum):
@@ -452,10 +451,8 @@ class Hedging:
         self._own.refund()
         self._budget.refund()
 
-    def record_first(self, seconds: float, outcome: Outcome) -> None:
-        """Record the duration of a first attempt. An attempt that timed out, or was cancelled because the second was faster
-        (reported as TIMEOUT), took at least that long and counts: without the slow attempts, the delay would shrink with
-        every hedge. Second attempts are not recorded, because only the fast ones complete; nor are rejected or unsent
-        attempts, whose duration is not the tool's."""
-        if outcome in _TIMED:
-            self._durations.record(seconds)
+    def record_first(self, seconds: float) -> None:
+        """Record the duration of a first attempt. One that was cancelled because the second was faster took at least that
+        long and counts: without the slow attempts, the delay would shrink with every hedge. Second attempts are not
+        recorded, because only the fast ones complete."""
+        self._durations.record(seconds)

@@ -256,6 +256,7 @@ class InstancePool:
         tried: Collection[str] = (),
         *,
         key: str | None = None,
+        is_bound: bool = True,
         user: str = "",
         refused: Collection[str] = (),
         is_large: bool = False,
@@ -267,6 +268,7 @@ class InstancePool:
             tried: names of instances that previous attempts have used.
             key: an idempotency key of ``user``: goes to the instance that may have executed it, if known, otherwise to the
                 one that all dispatchers choose (rendezvous hashing).
+            is_bound: that instance gets the request whatever its health: another one must not execute it again.
             refused: names of instances that refused this request with that key; others are preferred.
             is_large: the request exceeds the broker's largest message: only instances with a session qualify, if there are
                 any.
@@ -285,11 +287,13 @@ class InstancePool:
         eligible = None if requires is None else self.select_versions(requires)
         if eligible is not None and not eligible:
             return None
+        self._asking = guards
         home = self._only if key is None else self._home(key, user, refused, eligible)
+        if home is not None and not is_bound and (self.balancer.is_ejected(home) or not self._admits(home)):
+            home = self._only
         if home is not None:
             pick = self.balancer.pick_instance(home, now)
         else:
-            self._asking = guards
             if is_large:
                 # Without one, the request is refused with the reason.
                 accepting = frozenset(name for name, (_, instance) in self._places.items() if instance.is_named)

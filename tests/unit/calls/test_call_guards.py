@@ -1056,6 +1056,30 @@ async def test_a_version_without_instances_loses_its_share_until_there_is_one() 
             assert await dispatcher.call("work", timeout=5) == "former"
 
 
+@pytest.mark.parametrize("policy", [{}, {"hedging": "p95"}])
+async def test_reads_with_a_key_leave_the_instance_of_the_key_when_it_hangs(policy: dict[str, Any]) -> None:
+    """A second execution elsewhere does no harm, and the other instance has nothing to do."""
+    hanging = False
+
+    async def work(name: str) -> str:
+        await asyncio.sleep(3_600 if hanging and name == "first" else 0.05)
+        return name
+
+    async with (
+        serving(lambda _: work("first"), instance="first"),
+        serving(lambda _: work("second"), instance="second"),
+        dispatching(catalog(work={"read-only": True, "policy": policy})) as dispatcher,
+    ):
+        calls = []
+        for number in range(2_000):
+            hanging = number >= 500
+            calls.append(asyncio.create_task(dispatcher.execute("work", idempotency_key=f"key-{number}")))
+            await advance(1 / 40)
+        results = await asyncio.gather(*calls)
+        assert all(each.ok for each in results)
+        assert sum(each.duration > 0.5 for each in results) < 50
+
+
 async def test_an_instance_that_hangs_is_known_to_all_tools_of_its_service() -> None:
     """Each of them alone is called too seldom to find out."""
     hanging = False

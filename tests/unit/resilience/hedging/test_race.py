@@ -30,6 +30,10 @@ class Result(msgspec.Struct):
     name: str = ""
     sent: bool = True
 
+    @property
+    def is_usual(self) -> bool:
+        return self.outcome in ANSWERED or self.outcome is Outcome.TIMEOUT
+
 
 class Attempt(msgspec.Struct):
     """How one attempt goes: the seconds it takes, how it ends, and how many more when it is cancelled."""
@@ -390,9 +394,9 @@ class DecisionBench:
     def admit(self, deadline: float = FAR, *, others: bool = True) -> NoHedgeReason | None:
         return self.hedging.admit(self.now, deadline, has_other_instance=others)
 
-    def learn(self, *seconds: float, outcome: Outcome = Outcome.SUCCESS) -> None:
+    def learn(self, *seconds: float) -> None:
         for each in seconds:
-            self.hedging.record_first(each, outcome)
+            self.hedging.record_first(each)
 
 
 def test_percentile_delay_applies_as_soon_as_it_is_known() -> None:
@@ -484,14 +488,6 @@ def test_unsent_hedge_is_refunded_to_both_budgets() -> None:
     assert bench.budget.remaining == 30
 
 
-@pytest.mark.parametrize("outcome", Outcome)
-def test_recorded_outcomes(outcome: Outcome) -> None:
-    bench = DecisionBench()
-    bench.learn(1.0, outcome=outcome)
-    expected = outcome in (Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS, Outcome.TIMEOUT)
-    assert len(bench.durations) == expected
-
-
 def test_answered_outcomes() -> None:
     assert frozenset({Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS}) == ANSWERED
 
@@ -507,7 +503,7 @@ def test_cancelled_losers_do_not_shrink_the_delay() -> None:
         delay = bench.begin()
         if delay is not None and takes > delay:
             hedges += number >= 10_000
-            bench.learn(delay + 0.005, outcome=Outcome.TIMEOUT)
+            bench.learn(delay + 0.005)
         else:
             bench.learn(takes)
     assert 0.03 <= hedges / 10_000 <= 0.055
