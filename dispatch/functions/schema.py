@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import collections.abc
 import contextlib
+import dataclasses
 import datetime
 import functools
 import inspect
+import os
 import re
 import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeVar, Union, cast, overload
 
 import msgspec
@@ -95,6 +98,8 @@ class Definitions:
     def _write_custom(self, type: Any) -> dict[str, Any]:
         if issubclass(type, _Substitute):
             return cast(dict[str, Any], type.write_schema(self))
+        if issubclass(type, PurePath):
+            return {"type": "string"}
         if is_pydantic(type):
             return _write_pydantic(pydantic_adapter(type), self)
         raise UnsupportedTypeError(type)
@@ -103,7 +108,7 @@ class Definitions:
 def as_json_type(annotation: Any) -> Any:
     """Return ``annotation`` as a type that msgspec supports.
 
-    - ``Iterable`` becomes a list, ``object`` any value;
+    - ``Iterable`` becomes a list, ``object`` any value, ``os.PathLike`` a ``Path``;
     - models of pydantic, and types with constraints of pydantic, become substitutes;
     - likewise a union that msgspec does not support: its members are tried in order.
 
@@ -123,6 +128,8 @@ def as_json_type(annotation: Any) -> Any:
         return union if _is_supported(union) else _substitute_union(members)
     if annotation is object:
         return Any
+    if os.PathLike in (annotation, origin):
+        return Path
     if isinstance(annotation, type) and annotation in _FORMATS:
         return Annotated[annotation, msgspec.Meta(extra_json_schema={"format": _FORMATS[annotation]})]
     if annotation is typing.Iterable or annotation is collections.abc.Iterable:
@@ -134,7 +141,7 @@ def as_json_type(annotation: Any) -> Any:
     if args and origin not in _WITHOUT_TYPES:
         inner_types = [each if each is Ellipsis else as_json_type(each) for each in args]
         return annotation if inner_types == list(args) else _parametrize(annotation, origin, inner_types)
-    if _is_custom(annotation):
+    if _is_custom(annotation) and not (isinstance(annotation, type) and issubclass(annotation, PurePath)):
         raise UnsupportedTypeError(annotation)
     return annotation
 
@@ -154,6 +161,8 @@ def decode_custom(type: Any, value: Any) -> Any:
     """
     if issubclass(type, _Substitute):
         return type.convert(value)
+    if issubclass(type, PurePath):
+        return type(msgspec.convert(value, str))
     if is_pydantic(type):
         return _validate(pydantic_adapter(type), value)
     raise UnsupportedTypeError(type)
@@ -353,6 +362,7 @@ _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 
 _UNCHANGED_TYPES: Final = (str, int, float, bool)
+_SCALARS: Final = frozenset((*_UNCHANGED_TYPES, types.NoneType))
 
 
 class Arguments:
@@ -462,6 +472,8 @@ class Arguments:
             values = msgspec.convert(arguments, self._struct, str_keys=True, dec_hook=decode_custom)
         except msgspec.ValidationError:
             values = self._convert_whole_numbers(tool, arguments)
+        if self._definitions.schemas:  # a class
+            _set_defaults(values)
         unset = msgspec.UNSET
         named = {name: value for name in self._names if (value := getattr(values, _field(name))) is not unset}
         return (self._list_positional(values) if self._by_position else []), named
@@ -495,6 +507,30 @@ class Arguments:
             ErrorType.INVALID_ARGUMENTS,
             f"Tool '{tool}' was not executed: {excerpt(problem, 500)}. Correct the arguments.",
         )
+
+
+def _set_defaults(value: Any) -> None:
+    """Set the fields of dataclasses in ``value`` that msgspec has left to the defaults of their classes: ``vars()`` and
+    other readers of ``__dict__`` would miss them."""
+    waiting, seen = [value], set[int]()
+    while waiting:
+        each = waiting.pop()
+        kind = type(each)
+        if kind in _SCALARS or id(each) in seen:
+            continue
+        seen.add(id(each))  # __post_init__ of a class may have made a circle
+        if isinstance(each, list | tuple | set | frozenset):
+            waiting += each
+        elif isinstance(each, dict):
+            waiting += each.values()
+        elif dataclasses.is_dataclass(kind):
+            fields, own = dataclasses.fields(kind), getattr(each, "__dict__", {})
+            for field in fields:
+                if field.default is not dataclasses.MISSING:
+                    own.setdefault(field.name, field.default)
+            waiting += (getattr(each, field.name, None) for field in fields)
+        else:
+            waiting += (getattr(each, name) for name in getattr(kind, "__struct_fields__", ()))
 
 
 def _field(name: str) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from hashlib import blake2b
+from pathlib import PurePath
 from typing import Any, Final, Literal, NamedTuple, NoReturn
 
 import msgspec
@@ -374,7 +376,8 @@ class InvalidResultError(ToolError):
 def write_result(result: Any, tool: str = "") -> str:
     """Return the result of a tool as the text of a response: a string unchanged, any other value as JSON.
 
-    Dataclasses, models of pydantic, dates, enumerations, decimals, UUIDs and bytes (base64) are written as msgspec does.
+    Dataclasses, models of pydantic, dates, enumerations, decimals, UUIDs and bytes (base64) are written as msgspec does, and
+    paths as texts.
 
     Raises:
         InvalidResultError: JSON cannot express it, or it has half of a surrogate pair, a number that JSON does not have, or
@@ -445,15 +448,25 @@ def _as_builtins(value: Any) -> Any:
     return msgspec.to_builtins(value, str_keys=True, enc_hook=encode_custom)
 
 
-_encode_result = json.JSONEncoder(ensure_ascii=False, default=_as_builtins).encode
+def _as_json_value(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type) and not is_pydantic(type(value)):
+        # msgspec leaves out fields whose values are the defaults of the class, as in dataclasses that it has decoded.
+        names = (field.name for field in dataclasses.fields(value))
+        return {name: getattr(value, name) for name in names if hasattr(value, name)}
+    return _as_builtins(value)
+
+
+_encode_result = json.JSONEncoder(ensure_ascii=False, default=_as_json_value).encode
 
 
 def encode_custom(value: Any) -> Any:
-    """Return a model of pydantic as JSON values: msgspec's ``enc_hook``.
+    """Return a model of pydantic as JSON values, and a path as its text: msgspec's ``enc_hook``.
 
     Raises:
         TypeError: any other value.
     """
+    if isinstance(value, PurePath):
+        return str(value)
     if is_pydantic(type(value)):
         model: Any = type(value)
         return pydantic_adapter(model).dump_python(value, mode="json")

@@ -21,11 +21,12 @@ import datetime
 import enum
 import functools
 import gc
+import os
 import sys
 import threading
 import typing
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, Optional, Protocol, TypedDict, Union
 
 import annotated_types
@@ -112,6 +113,33 @@ async def test_a_function_is_a_tool() -> None:
         assert tool.parameters["properties"]["b"] == {"type": "integer", "default": 0}
         (status,) = dispatcher.registry.sources()
         assert (status.id, status.state, status.tools) == ("functions", "ok", 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    name: str
+    quantity: int = 1
+
+
+@dataclasses.dataclass(slots=True)
+class Cart:
+    items: list[Item]
+    best: Item | None = None
+    owner: Any = None
+
+    def __post_init__(self) -> None:
+        self.owner = [self]
+
+
+async def test_a_dataclass_of_an_argument_has_the_defaults_of_its_fields() -> None:
+    def read(item: Item, cart: Cart) -> list[Any]:
+        return [item, vars(item), [vars(each) for each in cart.items], {1: cart.best}]
+
+    async with connect(read) as dispatcher:
+        item = {"name": "lamp"}
+        text = await dispatcher.call("read", {"item": item, "cart": {"items": [item], "best": item}})
+    whole = {"name": "lamp", "quantity": 1}
+    assert msgspec.json.decode(text) == [whole, whole, [whole], {"1": whole}]
 
 
 async def test_every_kind_of_function() -> None:
@@ -778,6 +806,16 @@ def convert(value: Any, annotation: Any) -> Any:
         (tuple[int, ...], {"type": "array", "items": {"type": "integer"}}, [1], (1,)),
         (dict[str, object], {"type": "object"}, {"a": 1}, {"a": 1}),
         (set[str], {"type": "array", "items": {"type": "string"}, "uniqueItems": True}, ["a"], {"a"}),
+        (Path, {"type": "string"}, "a/b", Path("a/b")),
+        (PurePosixPath, {"type": "string"}, "a/b", PurePosixPath("a/b")),
+        (os.PathLike, {"type": "string"}, "a", Path("a")),
+        (os.PathLike[str] | None, {"anyOf": [{"type": "string"}, {"type": "null"}]}, "a", Path("a")),
+        (
+            list[str | Path],
+            {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "string"}]}},
+            ["a"],
+            ["a"],
+        ),
         (
             str | datetime.date,
             {"anyOf": [{"type": "string"}, {"type": "string", "format": "date"}]},

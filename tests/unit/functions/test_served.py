@@ -14,6 +14,7 @@ import types
 import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -208,6 +209,11 @@ class Line:
 
 
 @dataclass
+class Counter:
+    count: int = 1
+
+
+@dataclass
 class Named:
     names: dict[Any, int]
 
@@ -230,11 +236,14 @@ VALUES: dict[str, tuple[Any, str | None]] = {
     "datetime": (datetime.datetime(2026, 11, 26, 12, tzinfo=datetime.UTC), '"2026-11-26T12:00:00Z"'),
     "duration": (datetime.timedelta(minutes=1.5), '"PT90S"'),
     "dataclass": (Line(Point(1, 2), DAY), '{"start": [1, 2], "day": "2026-11-26"}'),
+    "dataclass-with-the-default-of-its-class": (msgspec.convert({}, Counter), '{"count": 1}'),
     "struct": (Struct(1), '{"a": 1}'),
     "model": (Model(when=DAY, price=decimal.Decimal("1.10")), '{"when": "2026-11-26", "price": "1.10"}'),
     "enum": (Colour.RED, '"red"'),
     "int-enum": ([Level.HIGH], "[3]"),
     "decimal": (decimal.Decimal("9.50"), '"9.50"'),
+    "path": ({"file": Path("a/ö")}, '{"file": "a/ö"}'),
+    "path-that-is-not-utf-8": (Path("\udce9"), None),
     "uuid": (uuid.UUID(int=7), '"00000000-0000-0000-0000-000000000007"'),
     "bytes": ({"data": b"\xff\x00"}, '{"data": "/wA="}'),
     "tuple": ((1, Point(1, 2)), "[1, [1, 2]]"),
