@@ -575,25 +575,36 @@ def replace_file(path: str | os.PathLike[str], text: str, mode: int | None = Non
         mode: permission bits; None: those of the former file, or of any new file.
 
     Raises:
-        OSError: it cannot be written; the former file is as it was.
+        OSError: it cannot be written, with ``path`` as its file; the former file is as it was.
     """
     if mode is None:
         with contextlib.suppress(FileNotFoundError):
             mode = os.stat(path).st_mode & 0o777
     temporary = os.path.join(os.path.dirname(path), f".dispatch-{secrets.token_hex(8)}.tmp")
-    # Not tempfile.mkstemp: its files are private, and the umask can only be read by changing it for all threads.
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else 0o600)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if mode is not None:
-            os.chmod(temporary, mode)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+        # Not tempfile.mkstemp: its files are private, and the umask can only be read by changing it for all threads.
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else 0o600)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            if mode is not None:
+                os.chmod(temporary, mode)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:  # not of the temporary file; that of a write names no file
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+
+
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def find_write_fix(error: OSError, otherwise: str) -> str:
+    """Return what to do about a file that cannot be written: make room for it, or ``otherwise``."""
+    return "make room on its disk, or raise its quota or limit of size" if error.errno in _NO_ROOM else otherwise
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from dispatch.documents import (
     POLL_S,
     DocumentError,
     FileWatch,
+    find_write_fix,
     lock_folder,
     parse_typed,
     read_regular_file,
@@ -99,7 +100,8 @@ class Approvals:
                 known = {**self.load(), **approved}
                 self._write(known)
         except OSError as error:
-            raise self._error(f"cannot be written: {error.strerror or error}", "make its folder writable") from None
+            fix = find_write_fix(error, "make its folder writable")
+            raise self._error(f"cannot be written: {error.strerror or error}", fix) from None
         return known
 
     def _write(self, known: Fingerprints) -> None:

@@ -692,11 +692,8 @@ class Folder:
             changed = [*without_item(items, kind, key), item]
             if mistakes := _find_new_mistakes(items, changed):
                 raise CatalogError(mistakes)
-            try:
-                os.makedirs(os.path.dirname(file), exist_ok=True)
-                replace_file(file, json.dumps(raw, indent=2, ensure_ascii=False) + "\n" if text is None else text)
-            except OSError as error:
-                raise OSError(error.errno, error.strerror, file) from None  # not the temporary file beside it
+            os.makedirs(os.path.dirname(file), exist_ok=True)
+            replace_file(file, json.dumps(raw, indent=2, ensure_ascii=False) + "\n" if text is None else text)
         return tuple(
             each for each in check_items(changed)[1] if each.file == item.origin and each.severity == "warning"
         )

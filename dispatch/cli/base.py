@@ -30,7 +30,7 @@ from dispatch.announcements.trust import Trust, TrustFileError
 from dispatch.catalog import CatalogError, Problem, UnknownToolError, VersionMismatchError
 from dispatch.catalog.approvals import ApprovalsError
 from dispatch.catalog.descriptors import ItemError
-from dispatch.documents import DocumentError, list_mistakes, parse_typed, read_regular_file
+from dispatch.documents import DocumentError, find_write_fix, list_mistakes, parse_typed, read_regular_file
 from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.messaging.wire import TopicError
 from dispatch.permissions import Grants, GrantsError
@@ -377,7 +377,7 @@ def _describe_error(error: Exception, verbose: bool) -> tuple[str, str, Exit]:
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         if isinstance(error, FileExistsError) and not Path(os.fsdecode(error.filename)).is_dir():
             return f"'{error.filename}' is a file, not a folder.", "name a folder", Exit.FAILED
-        fix = "correct the path, or the permissions of the file or folder"
+        fix = find_write_fix(error, "correct the path, or the permissions of the file or folder")
         return f"{error.strerror}: '{error.filename}'.", fix, Exit.FAILED
     if isinstance(error, list_expected_errors()):
         return str(error), "", Exit.FAILED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import shutil
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -10,6 +11,7 @@ import typer
 
 from dispatch.cli.base import CliError, Settings, print_out, with_settings
 from dispatch.cli.targets import replaces_module
+from dispatch.documents import replace_file
 
 TEMPLATE: Final = Path(__file__).parent / "template"
 """The files, with ``{name}`` for the name of the service."""
@@ -41,7 +43,11 @@ def init(
         raise CliError(f"'{name}' exists already.", "choose another name, or remove it")
     folder.mkdir()
     files = {file.format(name=name): TEMPLATE / template for file, template in _FILES.items()}
-    for file, template in files.items():
-        (folder / file).write_text(template.read_text("utf-8").replace("{name}", name), "utf-8")
+    try:
+        for file, template in files.items():
+            replace_file(folder / file, template.read_text("utf-8").replace("{name}", name))
+    except BaseException:
+        shutil.rmtree(folder)  # a part of the files would keep the command from being repeated
+        raise
     print_out(f"{name}/ has {', '.join(files)}.")
     print_out(f"Next: cd {name} && pytest && dispatch serve {name}.py --watch")

@@ -39,7 +39,7 @@ from dispatch.cli.base import (
 )
 from dispatch.cli.sources import connect_sources, load_catalog, make_trustgraph_config, run_with_progress
 from dispatch.cli.targets import load_target, name_target
-from dispatch.documents import PARSERS, DocumentError, check_size, decode_text, read_regular_file
+from dispatch.documents import PARSERS, DocumentError, check_size, decode_text, find_write_fix, read_regular_file
 from dispatch.functions.sources import CONFIG_PARAM
 from dispatch.relay import describe_mcp_tool
 from dispatch.server import ToolServer
@@ -205,7 +205,8 @@ def _explain_os_errors(verb: str, fix: str = "make its folder writable") -> Iter
     except OSError as error:
         if error.filename is None:  # not of a file
             raise
-        raise CliError(f"{show_path(error.filename)} cannot be {verb}: {error.strerror or error}.", fix) from None
+        problem = f"{show_path(error.filename)} cannot be {verb}: {error.strerror or error}."
+        raise CliError(problem, find_write_fix(error, fix)) from None
 
 
 def _make_unknown_error(source: ItemSource, target: ItemTarget, keys: Sequence[str]) -> CliError:

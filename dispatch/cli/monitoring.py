@@ -20,6 +20,7 @@ from dispatch.cli.base import (
     with_settings,
 )
 from dispatch.cli.sources import load_catalog
+from dispatch.documents import replace_file
 from dispatch.policy import Slo
 from dispatch.telemetry.rules import (
     SLO,
@@ -73,7 +74,7 @@ def export_dashboards(
     where.mkdir(parents=True, exist_ok=True)
     names = [path.name for path in _list_dashboard_files()]
     for path in _list_dashboard_files():
-        (where / path.name).write_bytes(path.read_bytes())
+        replace_file(where / path.name, path.read_text(encoding="utf-8"))
     lines = [f"{make_printable(str(where / name))}: written" for name in names]
     lines.append("In Grafana: Dashboards, New, Import. Rules and alerts for Prometheus: dispatch rules export")
     print_result({"folder": str(where), "files": names}, "\n".join(lines), json=json)
@@ -159,7 +160,7 @@ def export_rules(
     where = Path(folder)
     where.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
-        (where / name).write_text(text, encoding="utf-8")
+        replace_file(where / name, text)
     stale = slos is not None and SLO not in files and (where / SLO).is_file()
     if stale:
         (where / SLO).unlink()

@@ -18,6 +18,7 @@ from dispatch.cli.base import (
     print_out,
     with_settings,
 )
+from dispatch.documents import replace_file
 
 if TYPE_CHECKING:
     from dispatch.toolkit import Toolkit
@@ -104,9 +105,9 @@ def draw(
 
     target = Path(output) if output else Path(file).with_suffix(".svg")
     if target.suffix == ".mmd":
-        target.write_text(render_mermaid(toolkit), encoding="utf-8")
+        replace_file(target, render_mermaid(toolkit))
     elif target.suffix == ".graphml":
-        target.write_text(render_graphml(toolkit), encoding="utf-8")
+        replace_file(target, render_graphml(toolkit))
     elif target.suffix in (".png", ".svg", ".pdf"):
         try:
             ToolkitService().visualize(toolkit, Path(file).name).savefig(target)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,17 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         return Ended(code, captured.out, captured.err)
 
     return run_command
+
+
+@contextlib.contextmanager
+def no_room() -> Iterator[None]:
+    """No file can be written, as on a full disk: the error of a write has no name of a file."""
+    former = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, former[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, former)
 
 
 def write_catalog(folder: Path, topic: str = "joke", **tool_keys: Any) -> Path:

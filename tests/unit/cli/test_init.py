@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.cli_processes import ended, environment
-from tests.unit.cli.conftest import Run
+from tests.unit.cli.conftest import Run, no_room
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])
@@ -70,3 +70,11 @@ def test_init_creates_no_file_that_would_replace_a_module_of_python(run: Run, tm
     assert end.code == 2
     assert "'json.py' would replace the module 'json'" in end.err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_service_that_cannot_be_created_leaves_no_folder(run: Run) -> None:
+    with no_room():
+        end = run("init", "shop")
+    assert (end.code, end.out) == (1, "")
+    assert "Error: File too large: 'shop/shop.py'.\n  fix: make room on its disk" in end.err
+    assert run("init", "shop").code == 0

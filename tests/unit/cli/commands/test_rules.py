@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from dashboards.dashboard_json import FOLDER, iter_panels, load_dashboards
-from tests.unit.cli.conftest import Run, write_catalog
+from tests.unit.cli.conftest import Run, no_room, write_catalog
 
 ALL = ("recording.yml", "alerts.yml")
 
@@ -39,6 +39,20 @@ def test_they_are_those_of_the_repository(run: Run) -> None:
     committed = Path(__file__).parents[4] / "dashboards" / "rules"
     for name in ALL:
         assert (Path("there") / name).read_bytes() == (committed / name).read_bytes()
+
+
+@pytest.mark.parametrize("what", ["rules", "dashboards"])
+def test_a_full_disk_leaves_the_former_files(run: Run, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    assert run(what, "export", "there").code == 0
+    former = {each.name: each.read_bytes() for each in Path("there").iterdir()}
+    with no_room():
+        end = run(what, "export", "there")
+    assert (end.code, end.out) == (1, "")
+    name = "recording.yml" if what == "rules" else "dispatch-instances.json"
+    assert end.err == (
+        f"Error: File too large: 'there/{name}'.\n  fix: make room on its disk, or raise its quota or limit of size\n"
+    )
+    assert {each.name: each.read_bytes() for each in Path("there").iterdir()} == former
 
 
 def test_what_a_catalogue_promises(run: Run, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from dispatch.transports.memory import MemoryTransport
 from dispatch.trustgraph.config import ConfigBroker
 from tests.helpers.config_service import ConfigStore, config_service
 from tests.helpers.followed_config import SERVICE, TOOL
-from tests.unit.cli.conftest import Ended, Run, write_catalog
+from tests.unit.cli.conftest import Ended, Run, no_room, write_catalog
 
 URL = "memory://config-of-the-command-line"
 SING = {"type": "tool-service", "name": "sing", "description": "Sing.", "service": "joke-service"}
@@ -201,6 +201,18 @@ def test_a_replaced_file_keeps_its_permissions_and_leaves_no_other(run: Run, fol
         os.umask(mask)
     assert (folder / "tool" / "sing.json").stat().st_mode & 0o777 == 0o640
     assert files(folder) == {"tool/tell-joke.json", "tool/sing.json", "tool-service/joke-service.json"}
+
+
+def test_a_full_disk_is_told_as_such(run: Run, folder: Path, give: Any) -> None:
+    give(SING)
+    with no_room():
+        end = run("put", "tool/sing", "-")
+    assert (end.code, end.err) == (
+        2,
+        "Error: tools/tool/sing.json cannot be written: File too large.\n"
+        "  fix: make room on its disk, or raise its quota or limit of size\n",
+    )
+    assert files(folder) == {"tool/tell-joke.json", "tool-service/joke-service.json"}
 
 
 def test_a_file_that_cannot_be_replaced_leaves_nothing_behind(
