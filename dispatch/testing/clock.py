@@ -16,6 +16,8 @@ import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
+from dispatch._internal import describe_type
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -165,6 +167,7 @@ def run(
     Raises:
         AssertionError: tasks or timers remain, or an exception was never retrieved.
         DeadlockError: the loop waits for something that cannot happen, ``strict`` or not.
+        TypeError: ``main`` is no coroutine function.
     """
     loop = VirtualClockLoop() if loop is None else loop
     problems: list[dict[str, Any]] = []
@@ -181,7 +184,14 @@ def run(
 
 
 def _run(loop: asyncio.AbstractEventLoop, main: Callable[[], Coroutine[Any, Any, T]], strict: bool) -> T:
-    task = loop.create_task(main(), name="the test itself")
+    if not callable(main):
+        raise TypeError(f"main must be a coroutine function, as in run(main), not {describe_type(main)}.")
+    coroutine = main()
+    if not asyncio.iscoroutine(coroutine):
+        raise TypeError(
+            f"the test returned {describe_type(coroutine)}, not a coroutine. Fix: write it with 'async def'."
+        )
+    task = loop.create_task(coroutine, name="the test itself")
     try:
         result = loop.run_until_complete(task)
     except DeadlockError as error:

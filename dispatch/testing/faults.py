@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import itertools
 import json
 import logging
 import math
+import os
 import random
 import time
 from collections import Counter
@@ -15,15 +17,18 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from functools import partial
-from pathlib import Path
+from types import ModuleType, NoneType
 from typing import Any, Final, Literal
 from weakref import WeakSet
 
 import msgspec
 
+from dispatch._internal import check_instance
 from dispatch.catalog import Catalog, load_directory
+from dispatch.catalog.merge import CatalogLike
 from dispatch.dispatcher import Dispatcher
 from dispatch.errors import ErrorType, TransportError
+from dispatch.functions.sources import FunctionSource
 from dispatch.messaging.wire import (
     MAX_PROPERTY_BYTES,
     ErrorInfo,
@@ -33,7 +38,6 @@ from dispatch.messaging.wire import (
     decode_reply,
     encode_reply,
 )
-from dispatch.policy import DEFAULT_POLICY, PolicyLike
 from dispatch.protocol.frames import End as FrameOfEnd
 from dispatch.protocol.frames import MalformedPacketError, Status, decode_packet, encode, is_packet
 from dispatch.protocol.frames import Reply as FrameOfReply
@@ -175,6 +179,7 @@ class Faults:
 
     Raises:
         ValueError: a value is out of range, or the probabilities add up to more than 1. The message names the field.
+        TypeError: a value is of another type.
     """
 
     drop: float = 0.0
@@ -200,6 +205,7 @@ class Faults:
     def __post_init__(self) -> None:
         for name in FAULT_KINDS:
             chance = getattr(self, name)
+            check_instance(name, chance, (int, float), "a number between 0 and 1")
             if not 0 <= chance <= 1:
                 raise ValueError(f"{name}={chance!r} is not a probability: use a number between 0 and 1")
         total = sum(getattr(self, name) for name in FAULT_KINDS)
@@ -207,6 +213,11 @@ class Faults:
             raise ValueError(
                 f"the probabilities add up to {total:g}: a message has at most one fault, so use 1 at most"
             )
+        check_instance(
+            "topics", self.topics, (str, tuple, list), "a pattern of topics, such as '*/request/*', or several"
+        )
+        if isinstance(self.latency, list | tuple) and len(self.latency) != 2:
+            raise ValueError(f"latency={self.latency!r} is not a range: use (from, to)")
         low, high = self.latencies
         for name, seconds in (("latency", low), ("latency", high), ("max_delay", self.max_delay)):
             _check_seconds(name, seconds)
@@ -224,7 +235,8 @@ class Faults:
     @property
     def latencies(self) -> tuple[float, float]:
         """Shortest and longest latency, in seconds."""
-        return self.latency if isinstance(self.latency, tuple) else (self.latency, self.latency)
+        low, high = self.latency if isinstance(self.latency, list | tuple) else (self.latency, self.latency)
+        return low, high
 
     def list_probabilities(self, direction: Direction) -> list[tuple[str, float]]:
         """Return the faults of messages in that direction with their probabilities."""
@@ -243,6 +255,7 @@ class Faults:
 
 
 def _check_seconds(name: str, seconds: float) -> None:
+    check_instance(name, seconds, (int, float), "a number of seconds")
     if not (seconds >= 0 and math.isfinite(seconds)):
         raise ValueError(f"{name}={seconds!r} is not a duration: use seconds, 0 or more")
 
@@ -282,6 +295,12 @@ class FaultSampler:
         return self._low if self._low == self._high else self.rng.uniform(self._low, self._high)
 
 
+def _check_faults(faults: tuple[Faults, ...]) -> tuple[Faults, ...]:
+    for each in faults:
+        check_instance("each fault", each, Faults, "Faults(…), such as Faults(drop=0.1)")
+    return faults
+
+
 class FaultInjector:
     """The faults in force on any number of connections. They can be changed at any time, and are counted.
 
@@ -290,7 +309,7 @@ class FaultInjector:
     """
 
     def __init__(self, *faults: Faults) -> None:
-        self.faults = faults
+        self.faults = _check_faults(faults)
         """The faults in force; :meth:`inject` replaces them."""
         self.count: Counter[str] = Counter()
         """Number of messages by direction and fault: ``in drop``, ``out malformed``; ``out disconnected``: published while
@@ -317,8 +336,12 @@ class FaultInjector:
 
     def inject(self, *faults: Faults) -> None:
         """Replace the faults in force. Interrupted connections are restored. The random decisions of a seed that was in use
-        continue."""
-        self.faults = faults
+        continue.
+
+        Raises:
+            TypeError: one of them is no ``Faults``.
+        """
+        self.faults = _check_faults(faults)
         self.epoch += 1
 
     def heal(self) -> None:
@@ -1050,7 +1073,7 @@ class EmbeddedBroker:
         """Serve a tool service: ``async with broker.serve(Joke(), "joke"): …``
 
         Args:
-            implementation: a :class:`dispatch.ToolService`.
+            implementation: a :class:`dispatch.ToolService`; or functions, as of ``ToolServer(functions=…)``.
             service: name of the service, or a whole request topic (then ``response_queue`` is needed too).
             faults: of this service's connection alone, so that other tools do not fail.
             options: as of :class:`dispatch.ToolServer`.
@@ -1060,8 +1083,10 @@ class EmbeddedBroker:
         """
         self._servers += 1
         name = service.rpartition("/")[2]
-        named = {"request_queue": service} if "://" in service else {"service": service}
+        named: dict[str, Any] = {"request_queue": service} if "://" in service else {"service": service}
         transport = self.transport(*(() if faults is None else (faults,)))
+        if _are_functions(implementation):
+            implementation, named["functions"] = None, implementation
         server = ToolServer(implementation, transport, **{"instance": f"{name}-{self._servers}", **named, **options})
         await transport.start()
         try:
@@ -1073,36 +1098,51 @@ class EmbeddedBroker:
     @contextlib.asynccontextmanager
     async def connect(
         self,
-        catalog: Catalog | str | Path | None = None,
+        catalog: CatalogLike | None = None,
         *,
         services: Mapping[str, object] | None = None,
-        policy: PolicyLike = DEFAULT_POLICY,
         client_id: str | None = None,
+        **options: Any,
     ) -> AsyncIterator[Dispatcher]:
         """Connect a dispatcher whose connection has the faults of :attr:`injector`, and serve ``services`` for it.
 
         Args:
-            catalog, policy: as of :func:`dispatch.connect`.
-            services: tool services by name, as of :meth:`serve`, served until the dispatcher is closed.
+            catalog: as of :func:`dispatch.connect`; None: the tools of the functions among ``services``.
+            services: tool services or functions by name, as of :meth:`serve`, served until the dispatcher is closed.
             client_id: of the dispatcher; default ``dispatcher-1`` and so on.
+            options: as of :func:`dispatch.connect`: ``policy``, ``grants`` and so on.
 
         Raises:
             CatalogError: the descriptors have errors.
+            TypeError: an argument is of another type.
         """
         self._dispatchers += 1
-        if catalog is None:
-            catalog = Catalog.empty()
-        elif not isinstance(catalog, Catalog):
+        number = self._dispatchers
+        check_instance("services", services, (Mapping, NoneType), "a dict such as {'joke': Joke()}")
+        if isinstance(catalog, str | os.PathLike):
             catalog = load_directory(catalog)
-        dispatcher = Dispatcher(
-            self.transport(self.injector),
-            catalog,
-            policy=policy,
-            client_id=client_id or f"dispatcher-{self._dispatchers}",
-            randomness=random.Random(self._dispatchers).random,
-        )
         async with contextlib.AsyncExitStack() as stack:
-            for service, implementation in (services or {}).items():
+            servers = [
                 await stack.enter_async_context(self.serve(implementation, service))
+                for service, implementation in (services or {}).items()
+            ]
+            if catalog is None:
+                described = [each.descriptors for each in servers if each.descriptors.tools]
+                catalog = Catalog.of(
+                    [each.service for each in described], [tool for each in described for tool in each.tools]
+                )
+            dispatcher = Dispatcher(
+                self.transport(self.injector),
+                catalog,
+                client_id=client_id or f"dispatcher-{number}",
+                randomness=random.Random(number).random,
+                **options,
+            )
             await stack.enter_async_context(dispatcher)
             yield dispatcher
+
+
+def _are_functions(implementation: object) -> bool:
+    if isinstance(implementation, ModuleType | FunctionSource | list | tuple):
+        return True
+    return inspect.isroutine(implementation) and not hasattr(implementation, "invoke")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import dispatch
 from dispatch import Catalog, CatalogError, Outcome, Policy, ToolService
 from dispatch.server import LINGER_S
 from dispatch.testing import EmbeddedBroker, FaultInjector, Faults
@@ -70,6 +71,40 @@ async def test_errors_in_descriptors_are_reported(tmp_path: Path) -> None:
 async def test_without_a_catalogue_there_are_no_tools() -> None:
     async with EmbeddedBroker().connect() as dispatcher:
         assert not dispatcher.catalog.tools
+
+
+@dispatch.tool(permissions=("shop:read",))
+def price(product: str) -> float:
+    """Price of a product in euros."""
+    return {"lamp": 19.5}[product]
+
+
+@pytest.mark.parametrize("served", [price, [price], dispatch.Functions(price)], ids=["function", "list", "source"])
+async def test_functions_are_served_with_their_descriptors(served: object) -> None:
+    grants = dispatch.Grants.of({"users": {"alice": ["shop:read"]}})
+    async with EmbeddedBroker().connect(services={"shop": served}, grants=grants) as dispatcher:
+        result = await dispatcher.execute("price", {"product": "lamp"}, user="alice")
+        assert (result.text, result.instance) == ("19.5", "shop-1")
+        assert (await dispatcher.execute("price", {"product": "lamp"}, user="bob")).error.type == "not-permitted"
+
+
+async def test_a_catalogue_is_anything_that_a_dispatcher_accepts() -> None:
+    broker = EmbeddedBroker()
+    sources = [dispatch.Functions(add), catalog()]
+    async with broker.connect(sources, services={"lab": Number()}) as dispatcher:
+        assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"
+        assert await dispatcher.call("work", {"n": 1}) == "number 1"
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+async def test_services_that_are_no_dict_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"services must be a dict such as \{'joke': Joke\(\)\}, not a list"):
+        async with EmbeddedBroker().connect(services=[Number()]):  # type: ignore[arg-type]
+            raise AssertionError("it must not get here")
 
 
 REPAIRED = {"error", "late_error", "drop", "duplicate", "malformed", "reorder", "delay"}

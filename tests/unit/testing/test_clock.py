@@ -191,3 +191,12 @@ def test_all_public_names_exist() -> None:
     assert sorted(testing.__all__) == testing.__all__
     for name in testing.__all__:
         assert getattr(testing, name).__doc__, f"{name} says what it is"
+
+
+def test_a_test_that_is_no_coroutine_function_is_told() -> None:
+    with pytest.raises(
+        TypeError, match=r"^the test returned None, not a coroutine\. Fix: write it with 'async def'\.$"
+    ):
+        virtual_time(lambda: None)()  # type: ignore[arg-type, return-value]
+    with pytest.raises(TypeError, match=r"^main must be a coroutine function, as in run\(main\), not an int\.$"):
+        run(3)  # type: ignore[arg-type]

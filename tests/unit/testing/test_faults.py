@@ -146,6 +146,30 @@ def test_an_invalid_value_is_named(values: dict[str, object], told: str) -> None
         Faults(**values)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"drop": "0.1"}, "drop must be a number between 0 and 1, not a str."),
+        ({"latency": "1"}, "latency must be a number of seconds, not a str."),
+        ({"topics": 3}, "topics must be a pattern of topics, such as '*/request/*', or several, not an int."),
+    ],
+)
+def test_a_value_of_another_type_is_named(values: dict[str, object], told: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        Faults(**values)  # type: ignore[arg-type]
+    assert str(caught.value) == told
+
+
+@pytest.mark.parametrize("given", [{"drop": 1}, 0.3])
+def test_what_is_no_faults_is_not_injected(given: Any) -> None:
+    injector = FaultInjector()
+    with pytest.raises(
+        TypeError, match=r"^each fault must be Faults\(…\), such as Faults\(drop=0.1\), not a (dict|float)\.$"
+    ):
+        injector.inject(given)
+    assert injector.faults == ()
+
+
 def test_probabilities_may_add_up_to_one() -> None:
     share = 1 / len(FAULT_KINDS)
     assert len(Faults(**dict.fromkeys(FAULT_KINDS, share)).list_probabilities("out")) == len(FAULT_KINDS) - 1  # type: ignore[arg-type]
