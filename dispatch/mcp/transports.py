@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import codecs
 import errno
 import json
 import logging
@@ -27,12 +28,13 @@ from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, cast
+from urllib.parse import quote, unquote
 
 import anyio
 import httpx2
 import msgspec
 from mcp.client.stdio import get_default_environment
-from mcp.client.streamable_http import MCP_SESSION_ID, streamable_http_client
+from mcp.client.streamable_http import LAST_EVENT_ID, MCP_SESSION_ID, streamable_http_client
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp.shared.message import SessionMessage
 from mcp.types import (
@@ -702,6 +704,10 @@ _NEVER_OF_A_SESSION: Final = (
 )
 _OF_THE_SESSION: Final = (MCP_SESSION_ID, MCP_PROTOCOL_VERSION_HEADER)
 _FORGOTTEN: Final = "the session is unknown"
+_ABANDONED: Final = (TransportFailure.REPLY_LOST, "the request was cancelled")
+_EVENT_MARK: Final = " of dispatch: "
+"""Between the id of a request and that of an event: the SDK resumes a stream by the id of the last event alone."""
+OTHER_REQUEST: Final = "the reply names another request"
 _NO_SESSION_ID: Final = (TransportFailure.MALFORMED, "its Mcp-Session-Id has other characters than visible ASCII")
 
 
@@ -845,6 +851,8 @@ class HttpClient(httpx2.AsyncClient):
         self._on_unreachable = on_unreachable
         self._on_unknown = on_unknown
         self.in_flight = 0
+        self._exchanges: dict[str, Exchange] = {}
+        """Of the requests without a reply, by the texts of their ids."""
         self._short_streams = 0
         """Streams in succession that have ended at once, without a message."""
         self._is_forgotten = False
@@ -856,13 +864,56 @@ class HttpClient(httpx2.AsyncClient):
             return httpx2.Response(HTTPStatus.NO_CONTENT, request=request)
         if request.method == "POST":
             await request.aread()  # that of a redirect is a stream
-        exchange = Exchange.of(request)
+        exchange = self._find_exchange(request)
         if exchange is None:
             request.extensions = {**request.extensions, "timeout": _NO_REPLY.as_dict()}
-        elif exchange.method == PROBE:
+            try:
+                return await self._send(request, None, **options)
+            finally:
+                if (cancelled := _Head.of(request).cancelled_id) is not None:
+                    await self._abandon(str(cancelled))
+        if exchange.method == PROBE:
             request.extensions = {**request.extensions, "timeout": _PROBE_TIMEOUT.as_dict()}
-        is_request = exchange is not None and exchange.id is not None
+        is_request = exchange.id is not None
         self.in_flight += is_request
+        try:
+            with exchange.scope:
+                return await self._send(request, exchange, **options)
+            return _response(httpx2.Response(HTTPStatus.OK, request=request), exchange.fail(*_ABANDONED))
+        finally:
+            self.in_flight -= is_request
+            if exchange.stream is None:
+                self._exchanges.pop(str(exchange.id), None)
+
+    def _find_exchange(self, request: httpx2.Request) -> Exchange | None:
+        """Return the exchange that a request begins or resumes; None: it carries no request of MCP. Behind an event, its id
+        names the request whose reply the stream is to have."""
+        owner, mark, event = request.headers.get(LAST_EVENT_ID, "").partition(_EVENT_MARK)
+        if request.method == "GET" and mark:
+            request.headers.encoding = "utf-8"
+            request.headers[LAST_EVENT_ID] = unquote(event)
+            exchange = self._exchanges.get(owner)
+            if exchange is None:  # it was abandoned meanwhile
+                exchange = Exchange(owner, is_modern=False)
+                exchange.scope.cancel()
+            else:
+                exchange.scope, exchange.stream = anyio.CancelScope(), None
+            return exchange
+        begun = Exchange.of(request)
+        if begun is not None and begun.id is not None:
+            self._exchanges[str(begun.id)] = begun
+        return begun
+
+    async def _abandon(self, id: str) -> None:
+        """End what is left of a request that was cancelled. Up to MCP 2025-11-25 the SDK still awaits the reply, which
+        a server need not send."""
+        exchange = self._exchanges.pop(id, None)
+        if exchange is not None:
+            exchange.scope.cancel()
+            if exchange.stream is not None:
+                await exchange.stream.aclose()
+
+    async def _send(self, request: httpx2.Request, exchange: Exchange | None, **options: Any) -> httpx2.Response:
         try:
             response = await super().send(request, **options)
             if exchange is None or _is_followed(response):
@@ -874,24 +925,29 @@ class HttpClient(httpx2.AsyncClient):
                 await response.aclose()
                 return _response(response, exchange.fail(TransportFailure.HTTP_STATUS, _describe_redirect(response)))
             if response.is_success and _is_event_stream(response):
+                exchange.stream = response
                 return _stream(response, self._read_events(exchange, response))
+            if exchange.id is not None and request.method == "GET":
+                await response.aclose()
+                return _response(response, exchange.fail(TransportFailure.REPLY_LOST, "the stream is not resumed"))
             if exchange.id is not None:
                 return await self._read_reply(exchange, response)
             if response.is_error:
                 await self._check_session(request, response.status_code)
             return response
         except (httpx2.TransportError, httpx2.DecodingError) as error:
-            is_sent = not isinstance(error, _NOT_SENT)
-            if not is_sent:
+            if isinstance(error, _NOT_SENT):
                 self._on_unreachable()
-            if request.method != "POST":
-                raise
-            failure = TransportFailure.REPLY_LOST if is_sent else TransportFailure.NOT_SENT
             id = None if exchange is None else exchange.id
+            if request.method != "POST" and id is None:
+                raise
+            failure = TransportFailure.REPLY_LOST
+            if isinstance(error, httpx2.DecodingError):
+                failure = TransportFailure.MALFORMED
+            elif isinstance(error, _NOT_SENT) and request.method == "POST":
+                failure = TransportFailure.NOT_SENT
             reply = failed_reply(id, failure, f"{type(error).__name__}: {error}".removesuffix(": "))
             return _response(httpx2.Response(HTTPStatus.OK, request=request), reply)
-        finally:
-            self.in_flight -= is_request
 
     async def _read_reply(self, exchange: Exchange, response: httpx2.Response) -> httpx2.Response:
         try:
@@ -920,36 +976,52 @@ class HttpClient(httpx2.AsyncClient):
         self.in_flight += is_request
         clock = asyncio.get_running_loop().time
         began, wait = clock(), RECONNECT_S
+        deadline: float | None = None
+        is_resumable = False
         try:
             stream = _EventStream(response)
-            async for event in stream.read():
+            events = stream.read()
+            while True:
+                async with asyncio.timeout_at(deadline):
+                    event = await anext(events, None)
+                if event is None:
+                    break
                 problem = exchange.problem
-                messages = exchange.read(event.data.encode()) if event.event == "message" and event.data else []
+                data = event.data.encode("latin-1")
+                messages = exchange.read(data) if event.event == "message" and data else []
                 if stream.has_ended and any(map(is_malformed, messages)):  # it was cut, and may be sent again
                     exchange.problem = problem
                     break
                 if awaits_reply:
                     messages = [await self._check_reply(response.request, exchange, each) for each in messages]
                     awaits_reply = not any(isinstance(each, _REPLIES) for each in messages)
+                    is_resumable |= bool(event.id)
+                    if exchange.problem == OTHER_REQUEST and deadline is None:
+                        deadline = clock() + SPLIT_S
                 if event.retry is not None:
                     wait = event.retry / 1000
                 if messages:
                     self._short_streams = 0
-                for data in _encode_event(event, messages):
-                    yield data
+                for each in exchange.write(event, messages):
+                    yield each
             # The SDK opens the stream again without an end, after the time in the last event.
             wait = min(max(wait, RECONNECT_S * 2 ** min(self._short_streams, 10)), MAX_RECONNECT_S)
             self._short_streams = self._short_streams + 1 if clock() - began < RECONNECT_S else 0
             yield f"retry: {wait * 1000:.0f}\ndata:\n\n".encode()
-        except httpx2.SSEError as error:  # an event that is too large
-            exchange.problem = str(error)
+        except (TimeoutError, httpx2.SSEError, httpx2.DecodingError) as error:  # SSEError: an event that is too large
+            exchange.problem = str(error) or exchange.problem
+        except httpx2.TransportError:
+            if not exchange.scope.cancel_called:
+                raise
+            exchange.problem = _ABANDONED[1]
         finally:
             self.in_flight -= is_request
+            if not (awaits_reply and is_resumable) or exchange.problem:
+                self._exchanges.pop(str(exchange.id), None)
         if awaits_reply and exchange.problem:
-            for data in _encode_event(
-                httpx2.ServerSentEvent(), [exchange.fail(TransportFailure.MALFORMED, exchange.problem)]
-            ):
-                yield data
+            reply = exchange.fail(TransportFailure.MALFORMED, exchange.problem)
+            for each in exchange.write(httpx2.ServerSentEvent(), [reply]):
+                yield each
 
     async def _check_reply(self, request: httpx2.Request, exchange: Exchange, reply: JSONRPCMessage) -> JSONRPCMessage:
         """Return ``reply``, or the failure of a request in a session that the server has forgotten."""
@@ -1020,13 +1092,17 @@ class Exchange:
         is_modern: the protocol is 2026-07-28 or later.
 
     Attributes:
-        problem: of the last data that were not readable; empty: there were none.
+        problem: of the last data that were not readable or not meant for the request; empty: there were none.
+        scope: in which the response is awaited.
+        stream: response that has the reply among its events.
     """
 
     def __init__(self, id: RequestId | None, is_modern: bool, method: str = "") -> None:
         self.id = id
         self.method = method
         self.problem = ""
+        self.scope = anyio.CancelScope()
+        self.stream: httpx2.Response | None = None
         self._is_modern = is_modern
 
     @classmethod
@@ -1035,7 +1111,7 @@ class Exchange:
         is_modern = request.headers.get(MCP_PROTOCOL_VERSION_HEADER) in MODERN_PROTOCOL_VERSIONS
         if request.method != "POST":
             return cls(None, is_modern) if request.method == "GET" else None
-        head = msgspec.json.decode(request.content, type=_Head)
+        head = _Head.of(request)
         return cls(head.id, is_modern, head.method) if head.method and head.id is not None else None
 
     def fail(self, failure: TransportFailure, message: str, data: object = None) -> JSONRPCError:
@@ -1052,19 +1128,36 @@ class Exchange:
             self.problem = str(error)
             is_reply = error.is_message and self.id is not None
             return [self.fail(TransportFailure.MALFORMED, self.problem)] if is_reply else []
-        return messages if self.id is None else list(map(self._assign_id, messages))
+        return messages if self.id is None else list(filter(self._assign_id, messages))
 
     def find_reply(self, data: bytes) -> JSONRPCMessage | None:
         """Return the reply in ``data``; None: there is none."""
         return next((message for message in self.read(data) if isinstance(message, _REPLIES)), None)
 
-    def _assign_id(self, message: JSONRPCMessage) -> JSONRPCMessage:
+    def write(self, event: httpx2.ServerSentEvent, messages: Sequence[JSONRPCMessage]) -> Iterator[bytes]:
+        """Yield ``event`` with ``messages`` in place of its data. Its id names the request, too."""
+        owner = b"" if self.id is None else f"{self.id}{_EVENT_MARK}".encode()
+        head = b"id: %b%b\n" % (owner, quote(event.id.encode("latin-1")).encode()) if event.id else b""
+        if head and not messages:
+            yield b"%bdata:\n\n" % head
+        for message in messages:
+            yield b"%bdata: %b\n\n" % (head, _encode(message))
+
+    def _assign_id(self, message: JSONRPCMessage) -> bool:
+        """Give a reply the id of the request; return whether it may be the one to it."""
         if isinstance(message, _REPLIES):
             if message.id is not None and str(message.id) != str(self.id):
-                return self.fail(TransportFailure.MALFORMED, "the reply names another request")
+                self.problem = OTHER_REQUEST
+                return False
             assert self.id is not None
             message.id = self.id  # a server that could not read the request writes null
-        return message
+        return True
+
+
+class _HeadParams(msgspec.Struct):
+    """What is read of the parameters of a notification."""
+
+    requestId: int | str | None = None  # noqa: N815 - as MCP has it
 
 
 class _Head(msgspec.Struct):
@@ -1072,10 +1165,23 @@ class _Head(msgspec.Struct):
 
     id: int | str | None = None
     method: str = ""
+    params: _HeadParams | None = None
+
+    @classmethod
+    def of(cls, request: httpx2.Request) -> _Head:
+        """Read the head of a request or a notification."""
+        return msgspec.json.decode(request.content or b"{}", type=cls)
+
+    @property
+    def cancelled_id(self) -> int | str | None:
+        """The id of the request that is cancelled by the notification."""
+        is_meant = self.method == "notifications/cancelled" and self.params is not None
+        return self.params.requestId if is_meant and self.params is not None else None
 
 
 class _EventStream:
-    """The events of a response. The last one is read also without the blank line behind it, which some servers forget.
+    """The events of a response, with a character for each byte: they are UTF-8 whatever the header says, and a fault costs
+    one message. The last one is read also without the blank line behind it, which some servers forget.
 
     Attributes:
         has_ended: the last one is being read.
@@ -1088,14 +1194,22 @@ class _EventStream:
 
     def read(self) -> AsyncIterator[httpx2.ServerSentEvent]:
         """Return the events, each up to :data:`MAX_MESSAGE_BYTES`."""
-        return aiter(httpx2.EventSource(cast(httpx2.Response, self), max_event_size=MAX_MESSAGE_BYTES))
+        limit = 2 * MAX_MESSAGE_BYTES  # a byte outside of ASCII counts twice
+        return aiter(httpx2.EventSource(cast(httpx2.Response, self), max_event_size=limit))
 
     async def aiter_text(self) -> AsyncIterator[str]:
-        """Return the text without a byte order mark."""
-        mark = "\ufeff"
-        async for text in self._response.aiter_text():
-            yield text.removeprefix(mark)
-            mark = ""
+        """Return the text without a byte order mark. CR, which is a line end like LF and CRLF, is one at once."""
+        begin, is_begun, has_return = b"", False, False
+        async for data in self._response.aiter_bytes():
+            if not is_begun:
+                begin += data
+                if len(begin) < len(codecs.BOM_UTF8):
+                    continue
+                data, is_begun = begin.removeprefix(codecs.BOM_UTF8), True
+            if has_return:
+                data = data.removeprefix(b"\n")
+            has_return = data.endswith(b"\r")
+            yield data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").decode("latin-1")
         self.has_ended = True
         yield "\n\n"
 
@@ -1133,7 +1247,7 @@ async def _read_body(response: httpx2.Response) -> bytes:
         return await _read_limited(response)
     async for event in _EventStream(response).read():
         if event.data:
-            return event.data.encode()
+            return event.data.encode("latin-1")
     return b""
 
 
@@ -1167,8 +1281,11 @@ def _is_event_stream(response: httpx2.Response) -> bool:
 
 def _response(response: httpx2.Response, reply: JSONRPCMessage) -> httpx2.Response:
     """Return ``response`` with another body and without its status, of which the SDK reports nothing."""
-    headers = [*_other_headers(response), (b"content-type", b"application/json")]
-    return httpx2.Response(HTTPStatus.OK, headers=headers, content=_encode(reply), request=response.request)
+    is_stream = response.request.method == "GET"
+    kind = b"text/event-stream" if is_stream else b"application/json"
+    headers, body = [*_other_headers(response), (b"content-type", kind)], _encode(reply)
+    content = b"data: %b\n\n" % body if is_stream else body
+    return httpx2.Response(HTTPStatus.OK, headers=headers, content=content, request=response.request)
 
 
 def _stream(response: httpx2.Response, events: AsyncGenerator[bytes, None]) -> httpx2.Response:
@@ -1184,14 +1301,6 @@ def _other_headers(response: httpx2.Response) -> list[tuple[bytes, bytes]]:
 
 def _encode(message: JSONRPCMessage) -> bytes:
     return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-
-
-def _encode_event(event: httpx2.ServerSentEvent, messages: Sequence[JSONRPCMessage]) -> Iterator[bytes]:
-    head = f"id: {event.id}\n" if event.id else ""
-    if head and not messages:
-        yield f"{head}data:\n\n".encode()
-    for message in messages:
-        yield b"%bdata: %b\n\n" % (head.encode(), _encode(message))
 
 
 _NO_POST: Final = (

@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
@@ -105,12 +105,13 @@ def scripted_stdio(
 
 
 class Answer(NamedTuple):
-    """A response. A body of the type JSON may have ``@ID@``."""
+    """A response, whose body may have ``@ID@``. ``is_open``: it has no end."""
 
     body: str = ""
     status: int = 200
     kind: str = "application/json"
     headers: Mapping[str, str] = {}
+    is_open: bool = False
 
 
 class ScriptedServer:
@@ -124,6 +125,9 @@ class ScriptedServer:
     Attributes:
         sessions: that the server knows; a request without one is refused, except a handshake.
         requests: methods of all requests, in order.
+        open: responses without an end that a client has not left.
+        call: id of the last call.
+        resumed: the response to a request that resumes a stream, and the ids of the last events in such requests.
     """
 
     def __init__(
@@ -138,6 +142,9 @@ class ScriptedServer:
         self.requests: list[str] = []
         self.refuse = refuse
         self.refuse_all: Answer | None = None
+        self.open = 0
+        self.call: object = None
+        self.resumed: tuple[Answer, list[str]] = Answer(status=405), []
         self.ping: Answer | None = None
         """The response to a ping in any session."""
         self._answer = answer
@@ -155,7 +162,11 @@ class ScriptedServer:
                 pass
 
             def do_GET(self) -> None:
-                self.respond(Answer(status=405), None)
+                answer, events = server.resumed
+                event = self.headers["Last-Event-ID"]
+                if event is not None:
+                    events.append(event)
+                self.respond(Answer(status=405) if event is None else answer, server.call)
 
             def do_DELETE(self) -> None:
                 self.respond(Answer(status=200), None)
@@ -171,9 +182,16 @@ class ScriptedServer:
                     self.send_header("Content-Type", answer.kind)
                 for name, value in answer.headers.items():
                     self.send_header(name, value)
-                self.send_header("Content-Length", str(len(body)))
+                if not answer.is_open:
+                    self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
+                if answer.is_open:
+                    server.open += 1
+                    with suppress(ConnectionError):
+                        self.rfile.read(1)  # until the client has left
+                    server.open -= 1
+                    self.close_connection = True
 
         class Server(ThreadingHTTPServer):
             request_queue_size = 128  # 5 lose connections of 20 calls at once, which the kernel repeats 1 s later
@@ -205,7 +223,10 @@ class ScriptedServer:
             return Answer(status=202)
         if method == "tools/list":
             return Answer(result({"tools": [tool(name) for name in self._tools]}))
-        return self._answer(message, headers) if method == "tools/call" else Answer(result({}))
+        if method != "tools/call":
+            return Answer(result({}))
+        self.call = message["id"]
+        return self._answer(message, headers)
 
     def close(self) -> None:
         self._http.shutdown()

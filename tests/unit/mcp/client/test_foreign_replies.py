@@ -286,8 +286,6 @@ async def test_of_a_storm_of_lines_on_stdout_few_are_looked_at(monkeypatch: pyte
 @pytest.mark.parametrize("is_stream", [False, True], ids=["json", "events"])
 async def test_an_unreadable_reply_over_http_ends_its_call(logged: pytest.LogCaptureFixture, is_stream: bool) -> None:
     answers = dict(enumerate(MALFORMED.values()))
-    if is_stream:  # the bytes of a stream are decoded with replacements
-        answers = {number: text for number, text in answers.items() if "\xff" not in text}
 
     def answer(message: dict[str, Any], _: object) -> Answer:
         text = answers.get(int(message["params"]["name"].partition("-")[2]), GOOD)
@@ -302,19 +300,24 @@ async def test_an_unreadable_reply_over_http_ends_its_call(logged: pytest.LogCap
     assert SECRET not in logged.text
 
 
+OTHER = '{"jsonrpc":"2.0","id":"another","result":{"content":[]}}'
 NO_RESULTS: list[tuple[Answer, str]] = [
     (Answer("<html>secret-page</html>", kind="text/html"), "malformed-reply"),
     (Answer("secret-page"), "malformed-reply"),
     (Answer(""), "malformed-reply"),
     (Answer("", 202), "malformed-reply"),
     (Answer("", 204), "malformed-reply"),
-    (Answer('{"jsonrpc":"2.0","id":"another","result":{"content":[]}}'), "malformed-reply"),
+    (Answer(OTHER), "malformed-reply"),
+    (Answer(GOOD, headers={"Content-Encoding": "gzip"}), "malformed-reply"),
+    (Answer(f"data: {GOOD}\n\n", kind="text/event-stream", headers={"Content-Encoding": "gzip"}), "malformed-reply"),
     (
         Answer('{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}'),
         "malformed-reply",
     ),
     (event("secret-page"), "malformed-reply"),
-    (event('{"jsonrpc":"2.0","id":"another","result":{"content":[]}}'), "malformed-reply"),
+    (event(OTHER), "malformed-reply"),
+    (event(OTHER)._replace(is_open=True), "malformed-reply"),
+    (Answer("id: 1\ndata:\n\n", kind="text/event-stream"), "instance-lost"),
     (Answer(": nothing\n\n", kind="text/event-stream"), "instance-lost"),
     (Answer('{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"it broke"}}'), "server-failed"),
     (Answer('{"jsonrpc":"2.0","error":{"code":-32000,"message":"it broke"}}'), "server-failed"),
@@ -345,6 +348,10 @@ RESULTS = [
     Answer(GOOD, kind="text/plain"),
     Answer("\xef\xbb\xbf" + GOOD),
     Answer(f"[{GOOD}]"),
+    Answer(f"[{OTHER},{GOOD}]"),
+    event(OTHER, GOOD)._replace(is_open=True),
+    Answer(f"data: {GOOD}\r\r", kind="text/event-stream", is_open=True),
+    Answer(f"data: {GOOD}\r\n\r\n", kind="text/event-stream; charset=utf-16", is_open=True),
     Answer(GOOD.replace("@ID@", '"@ID@"')),
     event('{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"\\ud83d"}}', "[DONE]", GOOD),
     event('{"jsonrpc":"2.0","id":"a","method":"sampling/createMessage","params":"secret-page"}', GOOD),
@@ -383,6 +390,30 @@ async def test_unusual_replies_over_http_that_are_results(logged: pytest.LogCapt
         for number, answer in enumerate(RESULTS):
             assert await dispatcher.call(f"s{number}-work", {}) == "fine", answer
     assert SECRET not in logged.text
+
+
+async def test_a_call_that_is_cancelled_leaves_no_connection_at_a_server_that_never_answers() -> None:
+    for answer in (Answer(is_open=True), Answer(": nothing\n\n", kind="text/event-stream", is_open=True)):
+        with scripted_http(answer) as server:
+            async with connected({"s": {"url": server.url}}) as dispatcher:
+                found = await asyncio.gather(*(dispatcher.execute("work", {}, timeout=0.5) for _ in range(8)))
+                assert [each.outcome for each in found] == ["timeout"] * 8
+                await until(lambda server=server: server.open == 0)
+
+
+async def test_a_stream_that_a_server_ends_before_the_reply_is_resumed_until_its_call_is_cancelled() -> None:
+    begin = Answer("id: \xc3\xa9 7\ndata:\n\n", kind="text/event-stream")
+    with scripted_http(begin) as server:
+        async with connected({"s": {"url": server.url}}) as dispatcher:
+            server.resumed = event(GOOD), []
+            assert await dispatcher.call("work", {}) == "fine"
+            assert server.resumed[1] == ["\xc3\xa9 7"]
+            server.resumed = begin, []
+            found = await dispatcher.execute("work", {}, timeout=2)
+            assert (found.outcome, len(server.resumed[1]) > 0) == ("timeout", True)
+            resumed = len(server.resumed[1])
+            await asyncio.sleep(3)
+            assert len(server.resumed[1]) == resumed
 
 
 async def test_a_reply_of_many_megabytes_in_one_event() -> None:
