@@ -818,7 +818,8 @@ def translate_schema(schema: Mapping[str, Any], dialect: Dialect) -> Mapping[str
     - ``exclusiveMinimum`` and ``exclusiveMaximum`` as flags, ``required`` as a flag of a property, ``divisibleBy``;
     - ``id``, and ``$id`` as the name of a place (``#part``);
     - ``dependencies``, ``$recursiveRef``, the type ``any``;
-    - keywords beside ``$ref``, which draft-07 and its predecessors ignore.
+    - keywords beside ``$ref``, which draft-07 and its predecessors ignore;
+    - OpenAPI's ``nullable`` beside a type, where no dialect is named.
 
     What has a type that no dialect knows is unchanged.
     """
@@ -840,6 +841,8 @@ def _translate(schema: Any, dialect: Dialect, *, is_root: bool = False) -> Any:
         del result["$schema"]
     if dialect != GUESSED:
         _translate_named(result, dialect, is_root=is_root)
+    elif result.get("nullable") is True and not is_root:
+        _translate_nullable(result)
     _translate_items(result)
     _translate_bounds(result)
     _translate_place(result)
@@ -867,6 +870,18 @@ def _translate_named(result: dict[str, Any], dialect: Dialect, *, is_root: bool)
         result.pop("$recursiveAnchor", None)
         if "$recursiveRef" in result:
             result.setdefault("$ref", result.pop("$recursiveRef"))
+
+
+def _translate_nullable(result: dict[str, Any]) -> None:
+    kind, options = result.get("type"), result.get("enum")
+    kinds = [kind] if isinstance(kind, str) else kind
+    if not _is_list(kinds):
+        return
+    del result["nullable"]
+    if "null" not in kinds:
+        result["type"] = [*kinds, "null"]
+    if _is_list(options) and None not in options:
+        result["enum"] = [*options, None]
 
 
 def _translate_dependencies(result: dict[str, Any]) -> None:

@@ -441,6 +441,22 @@ def test_what_can_mean_one_thing_only(name: str | None, schema: dict[str, Any], 
 
 
 @pytest.mark.parametrize(
+    ("schema", "translated"),
+    [
+        ({"type": "string", "nullable": True}, {"type": ["string", "null"]}),
+        ({"type": ["string", "null"], "nullable": True}, {"type": ["string", "null"]}),
+        ({"type": "string", "enum": ["a"], "nullable": True}, {"type": ["string", "null"], "enum": ["a", None]}),
+        ({"enum": ["a"], "nullable": True}, {"enum": ["a"], "nullable": True}),
+        ({"type": "string", "nullable": False}, {"type": "string", "nullable": False}),
+    ],
+)
+def test_nullable_is_a_type_where_no_dialect_is_named(schema: dict[str, Any], translated: dict[str, Any]) -> None:
+    assert translate({"properties": {"a": schema}}, None) == {"properties": {"a": translated}}
+    assert translate({"properties": {"a": schema}}, D7) == {"properties": {"a": schema}}
+    assert translate(schema, None) == schema
+
+
+@pytest.mark.parametrize(
     ("names", "schema", "translated"),
     [
         ((D3, D4), {"id": "http://x/s"}, {"$id": "http://x/s"}),
