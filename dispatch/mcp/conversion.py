@@ -12,15 +12,15 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import httpx2
 import msgspec
-from mcp import MCPError, types
+from mcp import ClientSession, MCPError, types
 from mcp.client.session import ElicitationFnT, ListRootsFnT, SamplingFnT
 from mcp.types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, ErrorData
 
-from dispatch._internal import ErrorBoundary, Rejection, excerpt, first_sentence, type_name, unwrap
+from dispatch._internal import ErrorBoundary, Rejection, excerpt, first_sentence, is_deeper, type_name, unwrap
 from dispatch.calls.error_messages import error_from_rejection
 from dispatch.calls.local import FailedCallError, LocalResult, RefusedCallError
 from dispatch.catalog.descriptors import PERMISSIONS_KEY, POLICY_KEY
-from dispatch.catalog.fields import MAX_MODEL_NAME_CHARS, check_policy
+from dispatch.catalog.fields import MAX_MODEL_NAME_CHARS, check_policy, read_schema
 from dispatch.catalog.items import Item, Refused
 from dispatch.catalog.sources import OnChange
 from dispatch.documents import (
@@ -68,6 +68,7 @@ from dispatch.mcp.replies import (
 )
 from dispatch.messaging.wire import local_queue, local_reply_queue
 from dispatch.result import ResultContent
+from dispatch.schemas import MAX_DEPTH, ValidatorCache
 from dispatch.telemetry.events import ExceptionLogger
 
 logger = logging.getLogger("dispatch.mcp")
@@ -234,20 +235,50 @@ def error_from_loss(tool: str, server: str) -> FailedCallError:
 
 def error_from_unreadable_result(tool: str, server: str, problem: Exception) -> FailedCallError:
     """Return the error of a result that does not conform to the protocol, or to the tool's own output schema."""
-    reason = excerpt(first_sentence(" ".join(_describe_problem(problem).split())), MAX_REASON_CHARS)
+    reason = excerpt(first_sentence(" ".join(describe_invalid(problem).split())), MAX_REASON_CHARS)
     what = f"The MCP server '{excerpt(server)}' sent no valid result ({reason})"
     return _failed(ErrorType.MALFORMED_REPLY, what, tool)
-
-
-def _describe_problem(problem: Exception) -> str:
-    """Return what is wrong with a result, without any value of it."""
-    path = getattr(problem.__cause__, "json_path", None)  # of jsonschema's error: the SDK's text has the value
-    return describe_invalid(problem) if path is None else f"{path} does not match the output schema"
 
 
 def error_from_missing_session(tool: str, retry_after: float) -> DispatchError:
     """Return the error of a call while its server is not connected."""
     return error_from_rejection(Rejection("balancer", "no-instance", retry_after), tool)
+
+
+class OutputSchemas:
+    """Checks results against the output schemas of a server's tools, in place of the SDK, whose validator has no limits: a
+    schema of twenty lines stops the event loop for hours."""
+
+    def __init__(self) -> None:
+        self._tools: Mapping[str, types.Tool] = {}
+        self._validators = ValidatorCache(_read_output_schema)
+
+    def set_tools(self, tools: Iterable[types.Tool]) -> None:
+        """Take the schemas of ``tools`` from now on."""
+        self._tools = {tool.name: tool for tool in tools if tool.output_schema is not None}
+
+    def use_in(self, session: ClientSession) -> None:
+        """Check the results of ``session``."""
+        session.validate_tool_result = self.check  # type: ignore[method-assign] # no option of the SDK does this
+
+    async def check(self, name: str, result: types.CallToolResult) -> None:
+        """Check a result that is no error.
+
+        Raises:
+            ValueError: it does not match the output schema of the tool; the text has no value of it.
+        """
+        tool, content = self._tools.get(name), result.structured_content
+        if tool is None or is_deeper(content, MAX_DEPTH):  # nothing that deep can be checked
+            return
+        if content is None and "structured_content" not in result.model_fields_set:
+            raise ValueError("its tool has an output schema, and it has no structured content")
+        for mistake in self._validators.get(tool).find_mistakes(content):
+            raise ValueError(f"structuredContent{mistake.path} does not match the output schema: {mistake.message}")
+
+
+def _read_output_schema(tool: types.Tool) -> Mapping[str, Any]:
+    report = Report(tool.name)
+    return read_schema(freeze_json(tool.output_schema, report), report, "output-schema", is_foreign=True)
 
 
 # The configuration of MCP servers: the common form of ``mcp.json`` with keys of dispatch. No input or output.

@@ -6,13 +6,12 @@ import asyncio
 import logging
 import os
 import random
-import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from mcp import Client, ClientSession, MCPError, types
+from mcp import Client, MCPError, types
 from mcp.client.session import IncomingMessage
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.types import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
@@ -26,6 +25,7 @@ from dispatch.errors import DispatchError
 from dispatch.mcp.conversion import (
     TOOL_PARAM,
     Callbacks,
+    OutputSchemas,
     error_from_input_required,
     error_from_invalid_result,
     error_from_mcp_error,
@@ -310,6 +310,7 @@ class McpSession:
         self._poll = poll
         self._is_process = is_process
         self._randomness = randomness
+        self._outputs = OutputSchemas()
         self._client: Client | None = None
         self._transport: SessionTransport | None = None
         """Of the client."""
@@ -519,7 +520,7 @@ class McpSession:
             **self._callbacks.as_options(),
         )
         async with client:
-            _keep_results_of_unreadable_schemas(client.session)
+            self._outputs.use_in(client.session)
             ready.set_result(client)
             await transport.ended.wait()
         raise SessionEndedError("it does not know the session any more" if self._is_unknown else "the server has ended")
@@ -541,6 +542,7 @@ class McpSession:
 
     def _set_tools(self, tools: Sequence[ListedTool]) -> None:
         self.tools = tuple(tools)
+        self._outputs.set_tools(tool for tool in tools if isinstance(tool, types.Tool))
         self._on_change()
 
 
@@ -661,7 +663,7 @@ class McpInstance(LocalInstance):
             if error.code == TransportFailure.INVALID_RESULT:
                 raise error_from_invalid_result(call.tool, session.name, error) from None
             raise error_from_mcp_error(error, call.tool, session.name) from None
-        except (RuntimeError, ValueError) as error:  # the SDK checks results against the output schema
+        except (RuntimeError, ValueError) as error:  # of the SDK, or of the check against the output schema
             raise error_from_unreadable_result(call.tool, session.name, error) from None
         if isinstance(result, types.InputRequiredResult):
             raise error_from_input_required(call.tool, result)
@@ -691,22 +693,6 @@ class McpInstance(LocalInstance):
             return await client.call_tool(name, call.arguments)  # was not executed; it reads the tool's schema again
         assert isinstance(result, (types.CallToolResult, types.InputRequiredResult))
         return result
-
-
-def _keep_results_of_unreadable_schemas(session: ClientSession) -> None:
-    """Let the SDK keep a result whose output schema it cannot read, such as one of another dialect: the tool has run."""
-    validate = session.validate_tool_result
-
-    async def check(name: str, result: types.CallToolResult) -> None:
-        try:
-            await validate(name, result)
-        except re.error:  # a pattern in JavaScript's syntax
-            pass
-        except RuntimeError as error:
-            if not str(error).startswith("Invalid schema for tool"):
-                raise
-
-    session.validate_tool_result = check  # type: ignore[method-assign] # no option of the SDK does this
 
 
 class McpInstances(Instances[McpInstance]):

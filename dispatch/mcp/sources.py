@@ -27,6 +27,7 @@ from dispatch.mcp.conversion import (
     TOOL_PARAM,
     Callbacks,
     InvalidServer,
+    OutputSchemas,
     ServerSettings,
     ServerTools,
     choose_names,
@@ -510,4 +511,5 @@ async def connect_server(
         implementation = types.Implementation(name="dispatch", version=__version__)
         client = Client(transport, mode="auto", client_info=implementation)
         await stack.enter_async_context(client)
+        OutputSchemas().use_in(client.session)  # results are texts here
         return McpConnection(client, stack.pop_all())

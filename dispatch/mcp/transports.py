@@ -35,6 +35,7 @@ import httpx2
 import msgspec
 from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import LAST_EVENT_ID, MCP_SESSION_ID, streamable_http_client
+from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp.shared.message import SessionMessage
 from mcp.types import (
@@ -549,11 +550,10 @@ class ServerProcess(asyncio.SubprocessProtocol, MessageStream):
         request that waits. One to a request that was never sent ends it, unless its own one follows."""
         if not isinstance(message, _REPLIES):
             return message
-        text = str(message.id).strip()  # the SDK accepts a number in a text
-        id = int(text) if text.isdecimal() and len(text) < 20 else 0
-        if text == self._subscription:
+        id = "" if message.id is None else coerce_request_id(message.id)  # the SDK accepts a number in a text
+        if str(message.id).strip() == self._subscription:
             pass
-        elif 0 < id <= self._last_id:
+        elif isinstance(id, int) and 0 < id <= self._last_id:
             self._waiting.pop(str(id), None)
             if id > self._notified_at:  # a server reads in order
                 self._notifications = 0

@@ -100,6 +100,8 @@ READABLE: dict[str, str] = {
     "an error that is null": GOOD[:-1] + ', "error": null}',
     "an id that is a text": GOOD.replace("@ID@", '"@ID@"'),
     "an id that is a text with a blank": GOOD.replace("@ID@", '" @ID@"'),
+    "an id that is a text with zeros": GOOD.replace("@ID@", '"00@ID@"'),
+    "an id that is a text with a sign": GOOD.replace("@ID@", '"+@ID@"'),
     "a notification that is not valid": NOTE.replace('"level":"info",', "") + "\n" + GOOD,
     "progress that is a list": NOTE.replace("message", "progress").replace("{", "[") + "\n" + GOOD,
     "content that is a text": result({"content": "fine"}),
@@ -220,8 +222,9 @@ async def test_an_error_on_stdio_that_names_no_request_is_that_of_the_only_one()
 @pytest.mark.parametrize("id", ["4711", '"call-@ID@"', "-1", '"@ID@.0"'])
 async def test_a_reply_on_stdio_to_a_request_that_was_never_sent_ends_the_only_one(id: str) -> None:
     wrong = GOOD.replace("@ID@", id)
-    answers = {"work": wrong, "both": f"{wrong}\n{GOOD}", "good": GOOD}
+    answers = {"work": wrong, "both": f"{wrong}\n{GOOD}", "good": GOOD, "signed": GOOD.replace("@ID@", '"+@ID@"')}
     async with connected({"s": scripted_stdio(answers)}) as dispatcher:
+        assert await dispatcher.call("signed", {}) == "fine"
         await assert_malformed(dispatcher, "work", "its id is that of no request")
         assert await dispatcher.call("both", {}) == "fine"
         assert await dispatcher.call("good", {}) == "fine"
@@ -1040,15 +1043,40 @@ OUTPUTS = {
     },
     "draft-04": {"type": "object", "properties": {"n": {"type": "number", "minimum": 0, "exclusiveMinimum": True}}},
     "a reference to nowhere": {"type": "object", "properties": {"y": {"$ref": "#/definitions/none"}}},
+    "a reference to an address": {"type": "object", "properties": {"y": {"$ref": "http://127.0.0.1:9/y"}}},
+    "a reference to itself": {"$ref": "#"},
+    "a dialect that is a number": {"$schema": 7, "type": "object"},
+    "four million subschemas": {
+        "$ref": "#/$defs/0",
+        "$defs": {str(n): {"allOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in range(22)} | {"22": {}},
+    },
+    "a pattern that takes hours": {"type": "object", "properties": {"y": {"type": "string", "pattern": "^(a+)+$"}}},
 }
+
+
+async def test_a_result_that_does_not_match_its_output_schema_is_told_without_its_values() -> None:
+    schema = {"type": "object", "properties": {"y": {"type": "string", "enum": ["a"]}}}
+    page = result({"tools": [tool(name, outputSchema=schema) for name in ("wrong", "none", "right")]})
+    answers = {
+        "wrong": result({"content": [TEXT], "structuredContent": {"y": SECRET}}),
+        "none": GOOD,
+        "right": result({"content": [TEXT], "structuredContent": {"y": "a"}}),
+    }
+    async with connected({"s": scripted_stdio(answers, pages=[page])}) as dispatcher:
+        await assert_malformed(dispatcher, "wrong", "structuredContent/y does not match the output schema: must be")
+        await assert_malformed(dispatcher, "none", "it has no structured content")
+        assert await dispatcher.call("right", {}) == "fine"
 
 
 async def test_a_result_is_kept_whose_output_schema_cannot_be_read(logged: pytest.LogCaptureFixture) -> None:
     names = [f"tool-{number}" for number in range(len(OUTPUTS))]
     page = [tool(name, outputSchema=schema) for name, schema in zip(names, OUTPUTS.values(), strict=True)]
     page.append(tool("any", outputSchema={}))
-    given = result({"content": [{"type": "text", "text": "fine"}], "structuredContent": {"y": "a", "n": 1}})
+    given = result({"content": [{"type": "text", "text": "fine"}], "structuredContent": {"y": 40 * "a", "n": 1}})
+    deep = json.loads('{"a":' * 150 + "1" + "}" * 150)
+    page.append(tool("deep", outputSchema={"type": "object", "properties": {"a": {"$ref": "#"}}}))
     answers = {**dict.fromkeys(names, given), "any": GOOD}
+    answers["deep"] = result({"content": [{"type": "text", "text": "fine"}], "structuredContent": deep})
     async with connected({"s": scripted_stdio(answers, pages=[result({"tools": page})])}) as dispatcher:
         for name in answers:
             assert await dispatcher.call(name, {}) == "fine"
