@@ -16,6 +16,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -30,7 +31,7 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, BearerAuth
 from mcp.server.auth.provider import AccessToken
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.models import InitializationOptions
-from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
+from mcp.server.streamable_http import MCP_SESSION_ID_HEADER, check_accept_headers
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
@@ -64,7 +65,16 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dispatch._internal import as_set, check_function, check_instance, encode_text, scalar_value, type_name
+from dispatch._internal import (
+    as_set,
+    cancel_and_wait,
+    check_function,
+    check_instance,
+    encode_text,
+    excerpt,
+    scalar_value,
+    type_name,
+)
 from dispatch.admin import TOKEN_RULE, hash_token, is_loopback, is_usable_token
 from dispatch.admin.http import LOOPBACK_HOSTS, describe_address, list_own_hosts, open_listener, replay, running_app
 from dispatch.catalog import Catalog, ToolDescriptor
@@ -113,7 +123,8 @@ async def serve_http(
     if tokens is None and not is_loopback(host):
         raise ValueError(f"other machines reach '{host}', and every caller must name itself there with a bearer token")
     verifier = BearerTokens(tokens) if isinstance(tokens, Mapping) else tokens
-    app = make_app(server.sdk_server, path, [*list_own_hosts(host), *hosts], verifier)
+    closing = asyncio.Event()
+    app = make_app(server.sdk_server, path, [*list_own_hosts(host), *hosts], verifier, closing)
     with open_listener(host, port) as listener:
         async with running_app(app, listener, "on") as task:
             try:
@@ -123,6 +134,7 @@ async def serve_http(
                 if verifier is not None:
                     verifier.close()
                 server.close_listeners()
+                closing.set()
 
 
 # Messages of JSON-RPC 2.0 as a server reads and writes them: an unreadable request has an answer, and no message is too odd
@@ -877,16 +889,23 @@ class ListChanges:
 
     async def follow_session(self, ctx: ServerRequestContext[Any], call_next: CallNext) -> HandlerResult:
         """Middleware of the SDK: after the handshake of a session, notify its client until the SDK cancels the handler, at
-        the end of the session. It is outside of the span of the notification, which ends at once."""
+        the end of the session; once, however often the client says that it is initialized. It is outside of the span of the
+        notification, which ends at once."""
         result = await call_next(ctx)
-        if ctx.method == "notifications/initialized":
-            seen = self._version
+        session = "" if ctx.request is None else ctx.request.headers.get(MCP_SESSION_ID_HEADER, "")
+        followed: set[str] = ctx.lifespan_context
+        if ctx.method != "notifications/initialized" or session in followed:
+            return result
+        followed.add(session)
+        seen = self._version
+        try:
             while True:
                 while self._version == seen:
                     await self._changed.wait()
                 seen = self._version
                 await ctx.session.send_tool_list_changed()
-        return result
+        finally:
+            followed.discard(session)
 
 
 # Calls of MCP clients: each becomes a call of the dispatcher, and each outcome a result.
@@ -961,6 +980,8 @@ class ToolCalls:
                 async for chunk in stream:
                     chunks.append(chunk)
                     if not whole[0]:
+                        if (exchange := _exchange.get()) is not None:
+                            await exchange.wait_room()
                         await context.session.report_progress(float(len(chunks)), message=chunk[:MAX_PROGRESS_CHARS])
         except DispatchError as error:
             return CallResult(name, error.outcome, error=error)
@@ -1062,6 +1083,14 @@ class RequiredToken:
         await Response(body, 401, headers, "application/json")(scope, receive, send)
 
 
+_REFUSED_BY: Final = {421: "host", 403: "origin"}
+_OWN_NAMES: Final = "use the address of this server, or have its operator allow the name with --allow-host"
+_REFUSALS: Final = {
+    "host": f"The host '{{}}' is not a name of this server: {_OWN_NAMES}",
+    "origin": f"The origin '{{}}' is not a name of this server: {_OWN_NAMES}",
+    "content-type": "The content type '{}' is not that of MCP: send the header 'Content-Type: application/json'",
+}
+"""Why a request is refused, by the header that is the reason."""
 _NO_SESSION: Final = (
     "This server speaks streamable HTTP, not the HTTP+SSE transport of MCP 2024-11-05: choose 'http' or 'streamable-http' "
     "in the client, which begins with a POST of 'initialize' to this address"
@@ -1082,30 +1111,31 @@ class UnreadableRequests:
     Args:
         app: receives all others.
         security: settings by which a request is refused before it is read.
+        closing: set when the server shuts down: streams of notifications, which have no end, are ended.
     """
 
-    def __init__(self, app: ASGIApp, security: TransportSecuritySettings) -> None:
+    def __init__(self, app: ASGIApp, security: TransportSecuritySettings, closing: asyncio.Event) -> None:
         self._app = app
         self._security = TransportSecurityMiddleware(security)
+        self._closing = closing
         self._in_flight: dict[tuple[str, str], _Exchange] = {}
         """By session and id."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] in ("GET", "DELETE"):
-            request = Request(scope)
-            has_session = MCP_SESSION_ID_HEADER in request.headers
-            if not has_session and request.headers.get(MCP_PROTOCOL_VERSION_HEADER) not in MODERN_PROTOCOL_VERSIONS:
-                refusal = await self._security.validate_request(request, is_post=False)
-                text = _write_error(INVALID_REQUEST, f"{_NO_SESSION}.", b"null")
-                await (refusal or Response(text, 400, media_type="application/json"))(scope, receive, send)
-                return
-        if scope["type"] != "http" or scope["method"] != "POST":
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        body = await receive()
-        if body["type"] != "http.request" or body.get("more_body", False):
-            return  # the client has gone
-        data, request = body.get("body", b""), Request(scope)
+        request, is_post = Request(scope), scope["method"] == "POST"
+        if (refusal := await self._find_refusal(request, is_post)) is not None:
+            await refusal(scope, receive, send)
+            return
+        if scope["method"] == "GET":
+            await self._stream(scope, receive, send)
+            return
+        if not is_post:
+            await self._app(scope, receive, send)
+            return
+        data = (await receive()).get("body", b"")
         version = request.headers.get(MCP_PROTOCOL_VERSION_HEADER, BATCH_VERSIONS[-1])  # earlier ones have no header
         try:
             is_allowed = version in BATCH_VERSIONS and is_batch(data)
@@ -1115,19 +1145,56 @@ class UnreadableRequests:
                 reason = f"{_NO_HANDSHAKE}, and this message with the header 'Mcp-Session-Id' of the first answer"
                 raise UnreadableMessageError(INVALID_REQUEST, reason, find_id(data))
             if is_allowed:
-                refusal = await self._security.validate_request(request, is_post=True)
-                await (refusal or BatchResponse(self._pass_on, found))(scope, receive, send)
+                await BatchResponse(self._pass_on, found)(scope, receive, send)
                 return
         except UnreadableMessageError as error:
-            refusal = await self._security.validate_request(request, is_post=True)
-            answer = Response(error.answer, 400, media_type="application/json")
-            await (refusal or answer)(scope, receive, send)
+            await Response(error.answer, 400, media_type="application/json")(scope, receive, send)
             return
         [message] = found
         assert not isinstance(message, UnreadableMessageError)
         if b"[]" in data or b"null" in data:  # it may be completed
             data = write_message(message)
         await self._pass_on(message, scope, replay(data, receive), send)
+
+    async def _find_refusal(self, request: Request, is_post: bool) -> Response | None:
+        """Return the response to a request that is not for this server, or not in its form; it says what to send."""
+        refusal = await self._security.validate_request(request, is_post=is_post)
+        if refusal is not None:
+            status, header = refusal.status_code, _REFUSED_BY.get(refusal.status_code, "content-type")
+            text = _REFUSALS[header].format(excerpt(request.headers.get(header, "")))
+        elif is_post and not all(check_accept_headers(request)):
+            status, text = 406, "A POST must accept both: send the header 'Accept: application/json, text/event-stream'"
+        elif (
+            request.method in ("GET", "DELETE")
+            and MCP_SESSION_ID_HEADER not in request.headers
+            and request.headers.get(MCP_PROTOCOL_VERSION_HEADER) not in MODERN_PROTOCOL_VERSIONS
+        ):
+            status, text = 400, _NO_SESSION
+        else:
+            return None
+        body = _write_error(INVALID_REQUEST, f"{text}. Nothing was executed.", b"null")
+        return Response(body, status, media_type="application/json")
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on a request for a stream of notifications, which ends when the server shuts down."""
+        is_open = False
+
+        async def receive_end() -> Message:
+            received, closed = asyncio.ensure_future(receive()), asyncio.ensure_future(self._closing.wait())
+            try:
+                await asyncio.wait((received, closed), return_when=asyncio.FIRST_COMPLETED)
+                return {"type": "http.disconnect"} if self._closing.is_set() else received.result()
+            finally:
+                await cancel_and_wait((received, closed))
+
+        async def forward(part: Message) -> None:
+            nonlocal is_open
+            is_open = part["type"] == "http.response.start" or part.get("more_body", False)
+            await send(part)
+
+        await self._app(scope, receive_end, forward)
+        if is_open:
+            await send({"type": "http.response.body", "body": b""})
 
     async def _pass_on(self, message: JSONRPCMessage, scope: Scope, receive: Receive, send: Send) -> None:
         session = Request(scope).headers.get(MCP_SESSION_ID_HEADER)
@@ -1141,11 +1208,16 @@ class UnreadableRequests:
                 return
             await former.has_ended.wait()
         this = self._in_flight[key] = _Exchange(send)
+        _exchange.set(this)
         try:
             await self._app(scope, receive, this.send)
         finally:
             del self._in_flight[key]
-            this.has_ended.set()
+            this.end()
+
+
+MAX_AHEAD: Final = 8
+"""Notifications of a request that its client has not received: fewer than the SDK's queue of a request has places (16)."""
 
 
 class _Exchange:
@@ -1160,11 +1232,35 @@ class _Exchange:
         self.is_answered = False
         self.has_ended = asyncio.Event()
         self._send = send
+        self._ahead = 0
+        """Notifications that the client has not received."""
+        self._has_room = asyncio.Event()
 
     async def send(self, part: Message) -> None:
-        """Send a part of the answer."""
-        self.is_answered = part["type"] == "http.response.body" and not part.get("more_body", False)
+        """Send a part of the answer, when the client has read enough of what was sent."""
+        is_body = part["type"] == "http.response.body"
+        self.is_answered = is_body and not part.get("more_body", False)
         await self._send(part)
+        if is_body and not part.get("body", b"").startswith(b":"):  # a comment is no message
+            self._ahead = max(0, self._ahead - 1)
+            self._has_room.set()
+
+    async def wait_room(self) -> None:
+        """Wait until one more notification may be sent. The SDK has one queue for all requests of a session: a client that
+        does not read one answer must not hold up the others."""
+        while self._ahead >= MAX_AHEAD and not self.has_ended.is_set():
+            self._has_room.clear()
+            await self._has_room.wait()
+        self._ahead += 1
+
+    def end(self) -> None:
+        """Record that the SDK has it no more."""
+        self.has_ended.set()
+        self._has_room.set()
+
+
+_exchange: ContextVar[_Exchange | None] = ContextVar("_exchange", default=None)
+"""That of the request whose handler runs."""
 
 
 class BatchResponse:
@@ -1230,18 +1326,28 @@ class BatchResponse:
 
 
 def make_app(
-    server: Server[Any], path: str, hosts: Collection[str], tokens: Mapping[str, str] | BearerTokens | None
+    server: Server[Any],
+    path: str,
+    hosts: Collection[str],
+    tokens: Mapping[str, str] | BearerTokens | None,
+    closing: asyncio.Event,
 ) -> Starlette:
-    """Return the application; see :meth:`dispatch.mcp.server.McpServer.app`."""
+    """Return the application; see :meth:`dispatch.mcp.server.McpServer.app`.
+
+    Args:
+        closing: see :class:`UnreadableRequests`.
+    """
     verifier = BearerTokens(tokens) if isinstance(tokens, Mapping) else tokens
     security = protect_against_rebinding(hosts)
     app = server.streamable_http_app(streamable_http_path=path, transport_security=security)
     limited = server.session_manager.asgi_app  # reads the whole body, which is limited
-    limited.app = UnreadableRequests(limited.app, security)
-    if verifier is not None:
-        for route in app.routes:
-            assert isinstance(route, Route)
+    limited.app = UnreadableRequests(limited.app, security, closing)
+    for route in app.routes:
+        assert isinstance(route, Route)
+        route.app = ReadBodies(route.app, limited.max_body_size)
+        if verifier is not None:
             route.app = RequiredToken(route.app)
+    if verifier is not None:
         # The SDK adds them only with the settings of an OAuth server; the last one is the outermost.
         app.add_middleware(AuthContextMiddleware)
         app.add_middleware(AuthenticationMiddleware, backend=BearerAuthBackend(verifier))
@@ -1272,6 +1378,43 @@ def _with_port(host: str) -> Iterator[str]:
     yield f"{host}:*"
 
 
+MAX_DISCARDED: Final = 64 * 1024 * 1024
+"""Bytes of a message that are read for the client to see that the message is too large."""
+
+
+class ReadBodies:
+    """ASGI application that reads the body of a request before it passes the request on. The rest of one that is too large
+    is read, too: a connection that is closed before is reset, and its client sees no answer.
+
+    Args:
+        app: receives all other requests.
+        limit: bytes of a body.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self._app = app
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        data, size, has_more = bytearray(), 0, True
+        while has_more and size <= MAX_DISCARDED:
+            part = await receive()
+            if part["type"] != "http.request":
+                return  # the client has gone
+            data += part.get("body", b"")[: self._limit - len(data)]
+            size += len(part.get("body", b""))
+            has_more = part.get("more_body", False)
+        if size <= self._limit:
+            await self._app(scope, replay(bytes(data), receive), send)
+            return
+        text = f"The message has more than {self._limit:,} bytes. Nothing was executed: send less, or several messages."
+        body = _write_error(INVALID_REQUEST, text, find_id(bytes(data)))
+        await Response(body, 413, media_type="application/json")(scope, receive, send)
+
+
 class TrimmedHeaders:
     """ASGI application that removes the blanks around the values of headers. They are no part of a value (RFC 9110, section
     5.5), but httptools keeps those behind it, and the SDK compares ``mcp-name`` and others with the message.
@@ -1298,7 +1441,7 @@ UserOf = Callable[[ServerRequestContext[Any]], str]
 Search = Literal["auto", "always", "never"]
 
 
-class _SdkServer(Server[None]):
+class _SdkServer(Server[set[str]]):
     """The SDK's low-level server. It announces ``listChanged`` to clients of the handshake on every transport, which the SDK
     does for those that it is told about at the start of a connection."""
 
@@ -1373,7 +1516,7 @@ class McpServer:
         self._listing = ToolListing(dispatcher, own_tools, search, as_set("always", always))
         self._calls = ToolCalls(dispatcher, own_tools)
         self._changes = ListChanges(dispatcher)
-        self.sdk_server: Server[None] = _SdkServer(
+        self.sdk_server: Server[set[str]] = _SdkServer(
             name,
             version=__version__,
             # No cache hints, so that a list is stale at once: tools may change at any time, and the server does not know
@@ -1405,16 +1548,17 @@ class McpServer:
                 against DNS rebinding.
             tokens: users by their bearer tokens; requests without one of them are refused. None: no token is required.
         """
-        return make_app(self.sdk_server, path, hosts, tokens)
+        return make_app(self.sdk_server, path, hosts, tokens, asyncio.Event())
 
     def close_listeners(self) -> None:
         """End the open subscriptions, so that an HTTP server can shut down."""
         self._changes.listen.close()
 
     @contextlib.asynccontextmanager
-    async def _watch_changes(self, _server: Server[None]) -> AsyncIterator[None]:
+    async def _watch_changes(self, _server: Server[set[str]]) -> AsyncIterator[set[str]]:
+        """Yield the set of the sessions that are notified of changes."""
         async with self._changes.watch():
-            yield
+            yield set()
 
     def _user_of(self, context: ServerRequestContext[Any]) -> str:
         if callable(self._user):

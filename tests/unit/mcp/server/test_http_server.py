@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import subprocess
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,32 @@ async def test_requests_by_other_names_are_refused(header: str, value: str, stat
     async with serving_stand(lambda _: "done", hosts=["tools.example"]) as url, httpx2.AsyncClient() as http:
         answer = await http.post(url, json=DISCOVER, headers=HEADERS | {header: value})
     assert answer.status_code == status, answer.text
+    if status != 400:
+        assert f"'{value}' is not a name of this server" in answer.json()["error"]["message"]
+        assert "--allow-host" in answer.json()["error"]["message"]
+
+
+@pytest.mark.wall_clock
+@pytest.mark.parametrize("version", [None, "2025-06-18", "2026-07-28"])
+async def test_a_request_in_another_form_is_told_what_to_send(version: str | None) -> None:
+    headers = HEADERS | ({"mcp-protocol-version": version} if version else {})
+    async with serving_stand(lambda _: "done") as url, httpx2.AsyncClient(headers=headers, timeout=30) as http:
+
+        async def post(message: object, **headers: str) -> tuple[int, Any, str]:
+            answer = await http.post(
+                url, json=message, headers={key.replace("_", "-"): headers[key] for key in headers}
+            )
+            return answer.status_code, answer.json()["id"], answer.json()["error"]["message"]
+
+        for header, value, status in (
+            ("content_type", "application/json", 400),
+            ("accept", "application/json, text/event-stream", 406),
+        ):
+            refused, _, reason = await post(DISCOVER, **{header: "text/plain"})
+            assert (refused, value in reason) == (status, True)
+        large = {**DISCOVER, "id": 7, "params": {"text": "secret" * 2_000_000}}
+        refused, id, reason = await post(large)
+        assert (refused, id, "more than 4,194,304 bytes" in reason, "secret" in reason) == (413, 7, True, False)
 
 
 @pytest.mark.wall_clock
@@ -401,6 +428,73 @@ async def test_two_requests_with_one_id_are_both_answered() -> None:
         assert "done" in (await first).text
         for message in (call, [call, call]):
             assert "done" in (await http.post(url, json=message)).text
+
+
+async def open_session(url: str) -> str:
+    """Return the headers of further requests of a session."""
+    async with httpx2.AsyncClient(headers=HEADERS) as http:
+        session = (await http.post(url, json=INITIALIZE)).headers["mcp-session-id"]
+    host = url.split("/")[2]
+    return f"Host: {host}\r\nMcp-Session-Id: {session}\r\nContent-Type: application/json\r\nAccept: {HEADERS['accept']}"
+
+
+@pytest.mark.wall_clock
+async def test_a_client_that_does_not_read_an_answer_holds_up_no_other_answer_of_its_session() -> None:
+    sent = 0
+
+    async def stream() -> AsyncIterator[str]:
+        """Stream."""
+        nonlocal sent
+        while sent < 10_000:
+            sent += 1
+            yield "x" * 4_000
+
+    async def work() -> str:
+        """Work."""
+        return "done"
+
+    async with (
+        dispatch.connect("memory://", [dispatch.Functions(stream, work)]) as dispatcher,
+        serving(McpServer(dispatcher)) as url,
+    ):
+        headers, port = await open_session(url), urlsplit(url).port
+
+        async def post(id: int, name: str) -> asyncio.StreamReader:
+            params = {"name": name, "arguments": {}, "_meta": {"progressToken": id}}
+            body = json.dumps({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1_000)
+            writers.append(writer)
+            writer.write(f"POST /mcp HTTP/1.1\r\n{headers}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+            return reader
+
+        writers: list[asyncio.StreamWriter] = []
+        await post(1, "stream")
+        before = -1
+        while before != sent:
+            before = sent
+            await asyncio.sleep(0.5)
+        assert sent < 9_000
+        async with asyncio.timeout(5):
+            await (await post(2, "work")).readuntil(b"done")
+        for writer in writers:
+            writer.close()
+
+
+@pytest.mark.wall_clock
+async def test_an_open_stream_of_notifications_does_not_delay_the_end_of_the_server(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with stand(lambda _: "done") as (dispatcher, _):
+        async with serving(McpServer(dispatcher)) as url:
+            headers = await open_session(url)
+            reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
+            writer.write(f"GET /mcp HTTP/1.1\r\n{headers}\r\n\r\n".encode())
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            started = time.monotonic()
+        assert time.monotonic() - started < 1.5
+        assert (await reader.read()).endswith(b"0\r\n\r\n")
+        writer.close()
+    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == []
 
 
 @pytest.mark.wall_clock
