@@ -19,7 +19,7 @@ import anyio
 from mcp import MCPError
 from mcp.shared.message import SessionMessage
 from mcp.types import INTERNAL_ERROR, RequestId
-from mcp.types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
+from mcp.types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
 from mcp_types import (
     CallToolResult,
     DiscoverResult,
@@ -492,7 +492,16 @@ def _complete(message: JSONRPCMessage, data: bytes, is_modern: bool) -> JSONRPCM
         _complete_tool_list(result, is_modern)
     elif not result.keys().isdisjoint(("protocolVersion", "supportedVersions", "capabilities", "serverInfo")):
         _complete_handshake(result, is_modern)
+        version = result.get("protocolVersion", LATEST_HANDSHAKE_VERSION)
+        if not is_modern and version not in HANDSHAKE_PROTOCOL_VERSIONS:
+            return failed_reply(message.id, TransportFailure.MALFORMED, _OTHER_VERSION.format(excerpt(version, 40)))
     return message
+
+
+_OTHER_VERSION: Final = (
+    f"it speaks the protocol '{{}}', and dispatch {HANDSHAKE_PROTOCOL_VERSIONS[0]} to {LATEST_MODERN_VERSION}. Fix: update "
+    "the server or dispatch"
+)
 
 
 def _complete_handshake(result: dict[str, Any], is_modern: bool) -> None:

@@ -964,10 +964,12 @@ class HttpClient(httpx2.AsyncClient):
             if await self._check_session(response.request, response.status_code, text):
                 reply = exchange.fail(TransportFailure.FORGOTTEN, _FORGOTTEN)
         elif reply is None:
-            status = f"HTTP status {response.status_code} without a reply"
-            reply = exchange.fail(
-                TransportFailure.MALFORMED, exchange.problem if body.strip() and exchange.problem else status
-            )
+            problem = f"HTTP status {response.status_code} without a reply"
+            if body.strip() and exchange.problem:
+                problem = exchange.problem
+            if exchange.method in HANDSHAKES and b"jsonrpc" not in body:
+                problem = f"{problem}: {_NO_SERVER}"
+            reply = exchange.fail(TransportFailure.MALFORMED, problem)
         return _response(response, await self._check_reply(response.request, exchange, reply))
 
     async def _read_events(self, exchange: Exchange, response: httpx2.Response) -> AsyncGenerator[bytes, None]:
@@ -1303,6 +1305,8 @@ def _encode(message: JSONRPCMessage) -> bytes:
     return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
 
 
+HANDSHAKES: Final = ("initialize", PROBE)
+_NO_SERVER: Final = "the address is not that of an MCP server; write that one, often '…/mcp', as 'url'"
 _NO_POST: Final = (
     "the address takes no messages by POST, as one of the SSE transport, which MCP has withdrawn; write the server's "
     "address for streamable HTTP, often '…/mcp', as 'url'"
@@ -1328,7 +1332,7 @@ def _failure_of(exchange: Exchange, response: httpx2.Response, reply: JSONRPCMes
     if error is not None:
         return error
     is_address_wrong = status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
-    if is_address_wrong and exchange.method in ("initialize", "server/discover"):
+    if is_address_wrong and exchange.method in HANDSHAKES:
         text = f"{text}: {_NO_POST}"
     if status == HTTPStatus.NOT_FOUND and MCP_SESSION_ID not in response.request.headers:
         return JSONRPCError(jsonrpc="2.0", id=exchange.id, error=ErrorData(code=METHOD_NOT_FOUND, message=text))

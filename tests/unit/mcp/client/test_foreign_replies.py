@@ -34,6 +34,7 @@ from dispatch.mcp.transports import HttpClient, LastLine, read_retry_after, trus
 from dispatch.result import ResultContent
 from tests.helpers.mcp_servers.programs import call_until_ok, connected, until
 from tests.helpers.mcp_servers.scripted import (
+    MODERN,
     Answer,
     ScriptedServer,
     event,
@@ -925,6 +926,13 @@ async def test_an_incomplete_handshake_is_completed(is_modern: bool) -> None:
             assert await dispatcher.call(f"{id}-work", {}) == "fine", odd
 
 
+@pytest.mark.parametrize("version", ["1.0", "2099-01-01"])
+async def test_a_server_of_another_protocol_is_told_about(version: str) -> None:
+    async with connected({"s": scripted_stdio({"work": GOOD}, welcome={"protocolVersion": version})}) as dispatcher:
+        [source] = dispatcher.registry.sources()
+        assert f"it speaks the protocol '{version}', and dispatch 2024-11-05 to {MODERN}. Fix: update" in source.problem
+
+
 @pytest.mark.parametrize("before", ["exit", "hang", "ignore"])
 async def test_a_server_that_minds_a_request_before_the_handshake(before: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch.mcp.transports, "PROBE_S", 0.2)
@@ -1157,6 +1165,16 @@ async def test_an_address_that_takes_no_messages_is_told_with_what_to_write(stat
             [source] = dispatcher.registry.sources()
             assert f"HTTP status {what}: the address takes no messages by POST, as one of the SSE" in source.problem
             assert "as 'url'" in source.problem
+
+
+@pytest.mark.parametrize("kind", ["text/html", "application/json"])
+async def test_an_address_that_is_none_of_mcp_is_told_with_what_to_write(kind: str) -> None:
+    with scripted_http(Answer("")) as server:
+        server.refuse_all = Answer("<html>secret-page</html>" if kind == "text/html" else '{"status": "up"}', kind=kind)
+        async with connected({"s": {"url": server.url}}) as dispatcher:
+            [source] = dispatcher.registry.sources()
+            assert "the address is not that of an MCP server; write that one" in source.problem
+            assert SECRET not in source.problem
 
 
 async def test_a_stream_that_ends_at_once_is_not_opened_again_without_a_pause() -> None:
