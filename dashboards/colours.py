@@ -79,7 +79,13 @@ CIRCUIT_STATES: Final = {
 }
 """By state of a circuit breaker, in drawing order."""
 
-INSTANCE_STATES: Final = {"up": GOOD, "warming": "light-green", "paused": "light-blue", "ejected": BAD}
+INSTANCE_STATES: Final = {
+    "up": GOOD,
+    "warming": "light-green",
+    "paused": "light-blue",
+    "unresponsive": WARNING,
+    "ejected": BAD,
+}
 
 SESSION_ENDS: Final = {
     "silent": BAD,

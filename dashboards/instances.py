@@ -49,7 +49,8 @@ def build_dashboard() -> Dashboard:
         line_panel(
             "Instances by state",
             "Instances by state: up, warming (slow start after an ejection), paused (the instance asked for a pause), "
-            "ejected. Where dispatchers disagree, the maximum that one of them sees.",
+            "unresponsive (it answers nothing while others do), ejected. Where dispatchers disagree, the maximum that one "
+            "of them sees.",
             "none",
             query(seen, "{{service}} {{state}}"),
             links=instances_link,

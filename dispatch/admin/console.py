@@ -24,6 +24,7 @@ from starlette.routing import Route
 from dispatch._internal import excerpt
 from dispatch.admin.api import describe_event, find_severity
 from dispatch.admin.views import Values, Views
+from dispatch.balancing.instances import UP_STATES
 from dispatch.errors import Outcome
 
 FOLDER: Final = Path(__file__).parent / "pages"
@@ -38,7 +39,6 @@ MAX_PEER_BYTES: Final = 64 * 1024
 SIGN_IN: Final = "sign-in needed"
 UNKNOWN: Final = "\u2013"
 _TONES: Final = ("ok", "warn", "bad")
-_UP: Final = ("up", "warming")
 
 
 # -- how values are written --------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ class Console:
             failure_rate=failed / calls if calls else None,
             troubled_circuits=circuits,
             instances=instances,
-            up=sum(each["state"] in _UP for each in instances),
+            up=sum(each["state"] in UP_STATES for each in instances),
             attention=find_attention(tools, circuits, instances, sources, fleet),
             fleet=fleet,
             errors=count_errors(self._api.list_calls({"failed": "1", "limit": "400"}))[:12],
@@ -417,7 +417,7 @@ def find_attention(
             why = f"{write_share(each['failure_rate'])} of the calls of {each['name']}"
             found.append(("bad", f"/tools/{write_path(each['name'])}", "failing", why))
     for each in instances:
-        if each["state"] not in _UP:
+        if each["state"] not in UP_STATES:
             why = f"{each['id']} of {each['service']}" + (" (by an operator)" if each["is_held"] else "")
             path = write_instance_path(each["id"], each["service"])
             found.append((find_tone(each["state"]), path, each["state"], why))

@@ -16,7 +16,7 @@ from dispatch.admin import ADMIN_LABEL
 from dispatch.admin.api import Instance, Tool, ToolDetails
 from dispatch.admin.recent import ANSWERED, RATE_SLOTS, SLOT_S, RecentCalls, RecordedCall, ToolCalls
 from dispatch.announcements.source import Announced
-from dispatch.balancing.instances import InstanceView
+from dispatch.balancing.instances import UP_STATES, InstanceView
 from dispatch.calls.resolution import LiveCatalog, ResolvedTool, meter_label
 from dispatch.calls.runtime import Runtime
 from dispatch.catalog.merge import PUT
@@ -30,7 +30,6 @@ from dispatch.telemetry.observers import ObservedServer
 from dispatch.version import __version__
 
 MAX_EVENTS: Final = 500
-_UP: Final = ("up", "warming")
 _NO_INSTANCE: Final = dict.fromkeys(Instance.__annotations__)
 _SESSION_FIELDS: Final = ("rtt", "window", "in_flight_bytes", "queued_bytes")
 _PACKET_FIELDS: Final = ("packets_sent", "packets_received", "retransmissions", "duplicates")
@@ -200,7 +199,7 @@ class DispatcherViews:
         for (label, _), each in self.recent.tools.items():
             calls.setdefault(label, []).append(each)
         pools = {
-            key: [find_instance_state(pool, view, instance) in _UP for view, instance, _ in pool.describe()]
+            key: [find_instance_state(pool, view, instance) in UP_STATES for view, instance, _ in pool.describe()]
             for key, pool in self.runtime.pool_registry.all()
         }
         resolver = self.live.resolver
@@ -260,7 +259,7 @@ class DispatcherViews:
         calls = [each for (label, _), each in self.recent.tools.items() if label == name]
         pool = next((pool for key, pool in self.runtime.pool_registry.all() if key == tool.pool_key), None)
         views = [] if pool is None else self._instances_of(tool.pool_key, pool, self._average_durations())
-        pools = {tool.pool_key: [view["state"] in _UP for view in views]}
+        pools = {tool.pool_key: [view["state"] in UP_STATES for view in views]}
         histories = [each.history() for each in calls]
         return {
             **self._row(tool, calls, pools, self.runtime.queued(), self._count_running()),
@@ -547,7 +546,7 @@ def _describe_tool(server: ObservedService, tool: Mapping[str, Any]) -> Values:
 def find_instance_state(pool: InstancePool, view: InstanceView, instance: object) -> str:
     """Return the state of an instance; of a shared topic ``unanswered`` while nothing has ever replied there: perhaps
     nothing consumes it."""
-    if isinstance(instance, SharedTopic) and view.state in _UP:
+    if isinstance(instance, SharedTopic) and view.state in UP_STATES:
         channel = next((each for each in pool.channels if each.request_queue == instance.topic), None)
         if channel is not None and not channel.is_served:
             return "unanswered"

@@ -616,13 +616,17 @@ class OutlierDetector:
 # View of an instance's state for metrics and operators.
 
 
+UP_STATES = ("up", "warming")
+"""States of an instance that gets calls."""
+
+
 class InstanceView(msgspec.Struct, frozen=True):
     """The state of an instance at one moment.
 
     Attributes:
         id: name of the instance.
-        state: ``ejected``, ``paused`` (it asked for a pause), ``silent`` (it answers nothing while others do), ``warming``
-            (slow start) or ``up``.
+        state: ``ejected``, ``paused`` (it asked for a pause), ``unresponsive`` (it answers nothing while others do),
+            ``warming`` (slow start) or ``up``.
         weight: share of the calls, relative to the other instances.
         in_flight: calls of this dispatcher in flight at the instance.
         seconds_left: seconds until the ejection or pause ends; else None.

@@ -834,7 +834,7 @@ class Attempts:
             pool = guards.pool = pool or self._pools.get(call.tool) or await self._pools.open(call.tool, call.deadline)
             now = self._now()
             if now >= guards.check_at and pool.is_balanced:
-                guards.find_silent(now)
+                guards.find_unresponsive(now)
             attempt.start(now)
             for hop in range(1, MAX_HOPS + 1):
                 selected = self._select(attempt, pool)  # d

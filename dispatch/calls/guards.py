@@ -78,7 +78,7 @@ class ToolGuards:
             failure of that instance.
         overtook: when the attempt began, of those that were answered, that began last.
         answered: when each instance answered last, while there are several.
-        silent: instances that answer no request of the tool, while others do. They get none, if another instance may.
+        unresponsive: instances that answer no request of the tool, while others do. They get none, if another instance may.
         check_at: when that is found out next.
         observer: of the tool's calls.
     """
@@ -114,7 +114,7 @@ class ToolGuards:
         "repeatable",
         "retrying",
         "service",
-        "silent",
+        "unresponsive",
         "usual",
         "version",
     )
@@ -152,7 +152,7 @@ class ToolGuards:
         self.answered_at = 0.0
         self.overtook = -inf
         self.answered: dict[str, float] = {}
-        self.silent: AbstractSet[str] = _NONE
+        self.unresponsive: AbstractSet[str] = _NONE
         self.check_at = 0.0
         self._responses_checked_at = -inf
         self._usual_log: float | None = None
@@ -285,14 +285,14 @@ class ToolGuards:
             return False
         return now - self.answered_at < breaker.settings.window_duration and answered_by in pool.balancer
 
-    def find_silent(self, now: float) -> None:
-        """Find the instances that do not answer while others do (:meth:`InstancePool.find_silent`). They get no further
-        request of the tool until they answer, or what they do not answer has ended."""
+    def find_unresponsive(self, now: float) -> None:
+        """Find the instances that do not answer while others do (:meth:`InstancePool.find_unresponsive`). They get no
+        further request of the tool until they answer, or what they do not answer has ended."""
         self.check_at = now + RESPONSE_CHECK_S
         pool = self.pool
         if pool is not None:
             self.answered = {name: at for name, at in self.answered.items() if name in pool.balancer}
-            self.silent = pool.find_silent(self.label, self._overdue_s(now), self.answered, self.overtook)
+            self.unresponsive = pool.find_unresponsive(self.label, self._overdue_s(now), self.answered, self.overtook)
 
     def _overdue_s(self, now: float) -> float:
         """Return after how many seconds a request of the tool should have been answered; infinite: no duration is known."""
@@ -310,7 +310,7 @@ class ToolGuards:
         if pool is None:
             return
         if pool.is_balanced:
-            self.find_silent(now)
+            self.find_unresponsive(now)
         usual = self.usual.value(now)
         if usual is not None:
             pool.eject_unresponsive(self.label, now - max(UNRESPONSIVE_S, UNRESPONSIVE_FACTOR * usual))
@@ -349,7 +349,7 @@ class ToolGuards:
 
     def admits(self, instance: str) -> bool:
         """Whether that instance answers, and its breaker would admit a call. Nothing changes."""
-        if instance in self.silent:
+        if instance in self.unresponsive:
             return False
         breaker = self.instance_breakers.get(instance)
         return breaker is None or breaker.can_admit()

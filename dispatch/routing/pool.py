@@ -21,7 +21,7 @@ import msgspec
 
 from dispatch._internal import Clock, Randomness, Retention, cancel_and_wait, encode_text, loop_clock
 from dispatch.balancing.balancer import UNRESPONSIVE_RATIO, Balancer, Pick
-from dispatch.balancing.instances import InstanceView
+from dispatch.balancing.instances import UP_STATES, InstanceView
 from dispatch.catalog import ServiceDescriptor
 from dispatch.catalog.versions import Range, version_key
 from dispatch.errors import ErrorType, Outcome, TransportError
@@ -52,7 +52,6 @@ WeightedChannels = Sequence[tuple[str, float, Channel]]
 MAX_RANGES = 1_000
 """Ranges of versions whose instances are remembered."""
 NO_VERSIONS: Mapping[str, str | None] = {}
-_UP = ("up", "warming")
 UNRESPONSIVE_S = 1.0
 """Seconds without an answer from which a request may be at an instance that hangs."""
 MAX_TOOLS = 1_000
@@ -124,7 +123,7 @@ class InstancePool:
         is_balanced: there are several instances.
         answered: when each of them last answered.
         overtook: when the latest of their answered requests began.
-        silent: which of them answer no tool while others do, and since when that is known.
+        unresponsive: which of them answer no tool while others do, and since when that is known.
         tally: counts its replies.
         keys: which instance may have executed which idempotency key.
     """
@@ -161,7 +160,7 @@ class InstancePool:
         self.is_balanced = False
         self.answered: dict[str, float] = {}
         self.overtook = -inf
-        self.silent: dict[str, float] = {}
+        self.unresponsive: dict[str, float] = {}
         self._seen = -1
         self._asking: InstanceAdmission | None = None
         self.keys = KeyHolders()
@@ -180,7 +179,7 @@ class InstancePool:
 
     def _on_change(self, name: str, change: str, why: str) -> None:
         instance = self._places.get(name, (None, None))[1]
-        if instance is not None and change in ("ejected", "silent"):
+        if instance is not None and change in ("ejected", "unresponsive"):
             suspend_places(instance)  # what hangs there leaves its places to calls at other instances
         elif instance is not None and change == "returned" and not instance.is_suspect:
             resume_places(instance)
@@ -370,7 +369,7 @@ class InstancePool:
         }
         self.balancer.eject_unresponsive(old)
 
-    def find_silent(
+    def find_unresponsive(
         self, tool: str, overdue_s: float, answered: Mapping[str, float], overtook: float
     ) -> frozenset[str]:
         """Return the instances that do not answer requests of ``tool``, or of any tool, while others do: one was sent after
@@ -389,8 +388,8 @@ class InstancePool:
         for name, (_, instance) in self._places.items():
             since, any_since = answered.get(name, -inf), self.answered.get(name, -inf)
             is_left_out = instance.is_suspect or self.balancer.is_ejected(name)  # its own end is told
-            if any_since > self.silent.get(name, inf):
-                del self.silent[name]
+            if any_since > self.unresponsive.get(name, inf):
+                del self.unresponsive[name]
                 if not is_left_out:
                     self._on_change(name, "returned", "answered")
             if not is_left_out and min(since, any_since) >= now - UNRESPONSIVE_S:
@@ -403,9 +402,9 @@ class InstancePool:
             for place, requested in () if is_left_out else overdue:
                 if any_since < place.since < self.overtook:
                     found.add(name)
-                    if name not in self.silent:
-                        self.silent[name] = now
-                        self._on_change(name, "silent", "others answer")
+                    if name not in self.unresponsive:
+                        self.unresponsive[name] = now
+                        self._on_change(name, "unresponsive", "others answer")
                 elif requested == tool and since < place.since < overtook:
                     found.add(name)
             if is_left_out or name in found:
@@ -503,7 +502,7 @@ class InstancePool:
         self._only = next(iter(places)) if len(places) == 1 else None
         self.is_balanced = len(places) > 1
         self.answered = {name: at for name, at in self.answered.items() if name in places}
-        self.silent = {name: at for name, at in self.silent.items() if name in places}
+        self.unresponsive = {name: at for name, at in self.unresponsive.items() if name in places}
         self.balancer.replace(weights)
         for name, (_, instance) in places.items():
             if not instance.is_named:
@@ -530,16 +529,16 @@ class InstancePool:
 
     def glimpse(self) -> tuple[InstanceView, ...]:
         """See :meth:`Balancer.peek_instances`."""
-        return self.balancer.peek_instances()
+        return tuple(map(self._mark, self.balancer.peek_instances()))
 
     def instances(self) -> tuple[InstanceView, ...]:
         """Return the state of each instance."""
         self._refresh_if_changed()
-        silent = {name for name, at in self.silent.items() if at >= self.answered.get(name, -inf)}
-        return tuple(
-            msgspec.structs.replace(each, state="silent") if each.id in silent and each.state in _UP else each
-            for each in self.balancer.instances()
-        )
+        return tuple(map(self._mark, self.balancer.instances()))
+
+    def _mark(self, view: InstanceView) -> InstanceView:
+        is_marked = view.state in UP_STATES and self.unresponsive.get(view.id, -inf) > self.answered.get(view.id, -inf)
+        return msgspec.structs.replace(view, state="unresponsive") if is_marked else view
 
 
 def _find_places(instance: Instance) -> Iterator[tuple[Place, str]]:

@@ -320,7 +320,7 @@ class InstanceChanged(Event, frozen=True, tag="instance"):
     Attributes:
         service: id of the service.
         instance: name of the instance.
-        change: ``joined``, ``left``, ``ejected``, ``silent`` or ``returned``.
+        change: ``joined``, ``left``, ``ejected``, ``unresponsive`` or ``returned``.
         reason: of the change, in a few words.
     """
 

@@ -207,7 +207,7 @@ _SESSION_FAMILIES: Final = {
 # differ from what it describes.
 
 
-INSTANCE_STATES = ("up", "warming", "paused", "ejected")
+INSTANCE_STATES = ("up", "warming", "paused", "unresponsive", "ejected")
 _STATE_LABELS = tuple((state, str(state)) for state in State)
 
 

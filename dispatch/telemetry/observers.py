@@ -326,7 +326,7 @@ class DispatcherObserver:
         """
 
     def on_instance_change(self, service: str, instance: str, change: str, reason: str) -> None:
-        """Observe that an instance ``joined``, ``left``, was ``ejected``, is ``silent`` or has ``returned``."""
+        """Observe that an instance ``joined``, ``left``, was ``ejected``, is ``unresponsive`` or has ``returned``."""
 
     def on_connection_change(self, broker: str, is_connected: bool, seconds: float) -> None:
         """Observe that the connection to the broker was lost, or is back after ``seconds``."""

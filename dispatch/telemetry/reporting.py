@@ -397,7 +397,7 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
                 self._instruments.remove_instance(service, instance)
         self._publish(InstanceChanged, service=service, instance=instance, change=change, reason=reason)
         self._transition_log.log(
-            logging.WARNING if change in ("ejected", "silent") else logging.INFO,
+            logging.WARNING if change in ("ejected", "unresponsive") else logging.INFO,
             ("instance", service, instance, change),
             f"instance {instance} of {service}: {change} ({reason})",
             service=service,

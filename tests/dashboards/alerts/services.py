@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.dashboards.alerts.case import OTHER_PROCESS, PROCESS, Case, series
 
-STATES = ("up", "warming", "paused", "ejected")
+STATES = ("up", "warming", "paused", "unresponsive", "ejected")
 
 
 def instances(process: str = PROCESS, **values: str) -> dict[str, str]:

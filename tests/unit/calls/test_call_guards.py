@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from dispatch import (
     CallResult,
@@ -1101,13 +1102,21 @@ async def test_an_instance_that_hangs_is_known_to_all_tools_of_its_service() -> 
             hanging = number >= 60
             calls.append(asyncio.create_task(dispatcher.execute(randomness.choice(names))))
             await advance(0.5)
-        assert next((each.instance, each.change) for each in changes if each.change != "joined") == ("first", "silent")
-        assert {each.id: each.state for each in dispatcher.instances("lab")} == {"first": "silent", "second": "up"}
+        assert next((each.instance, each.change) for each in changes if each.change != "joined") == (
+            "first",
+            "unresponsive",
+        )
+        assert {each.id: each.state for each in dispatcher.instances("lab")} == {
+            "first": "unresponsive",
+            "second": "up",
+        }
+        in_metrics = {"service": "lab", "state": "unresponsive"}
+        assert REGISTRY.get_sample_value("dispatch_instances", in_metrics) == 1
         outcomes = Counter(each.outcome for each in await asyncio.gather(*calls))
         assert outcomes[Outcome.SUCCESS] >= 176
 
 
-async def test_a_silent_instance_that_was_ejected_has_not_returned_when_it_answers() -> None:
+async def test_an_unresponsive_instance_that_was_ejected_has_not_returned_when_it_answers() -> None:
     hanging = True
 
     async def work(name: str) -> str:
@@ -1129,7 +1138,7 @@ async def test_a_silent_instance_that_was_ejected_has_not_returned_when_it_answe
             calls.append(asyncio.create_task(dispatcher.execute("work")))
             await advance(0.25)
         assert all(each.ok for each in await asyncio.gather(*calls))
-        assert [each for each in changes if each != "joined"] == ["silent", "ejected"]
+        assert [each for each in changes if each != "joined"] == ["unresponsive", "ejected"]
 
 
 @pytest.mark.parametrize("rate", [2, 20])

@@ -259,7 +259,7 @@ def test_values_of_labels() -> None:
         *("closed", "open", "half-open", "forced-open", "disabled", "metrics-only"),
     }
     assert {str(each) for each in Disposition} == {"matched", "late", "duplicate", "unknown", "malformed"}
-    assert INSTANCE_STATES == ("up", "warming", "paused", "ejected")
+    assert INSTANCE_STATES == ("up", "warming", "paused", "unresponsive", "ejected")
     assert REJECTED_BY == ("permissions", "breaker", "rate-limit", "bulkhead", "balancer", "service", "exchange")
 
 
@@ -295,7 +295,7 @@ MEANINGS: dict[str, set[str]] = {
     "{{reason}}": {"first", "retry", "hedge"},
     "{{scope}}": {"tool", "user"},
     "{{to}}": {str(each) for each in State},
-    "{{service}} {{state}}": {"up", "warming", "paused", "ejected"},
+    "{{service}} {{state}}": set(INSTANCE_STATES),
     "{{service}} {{disposition}}": {str(each) for each in Disposition},
     "{{service}} {{result}}": set(RESULTS),
     "{{service}} {{reason}}": {value for name, value in vars(Refusal).items() if name.isupper()},
