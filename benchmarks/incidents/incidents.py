@@ -409,6 +409,6 @@ INCIDENTS = (
                 for warm_up in (0, 20)
             ),
         ),
-        [burst(1, 0.5, False), burst(4, 1.0, False, warm_up=20)],
+        [burst(1, 1.0, True, warm_up=20), burst(1, 0.5, False), burst(4, 1.0, False, warm_up=20)],
     ),
 )
