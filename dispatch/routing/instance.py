@@ -386,7 +386,7 @@ class Channel:
         met_at: when the first instance became known, while none was.
         streams: those in flight over the shared topic that have begun.
         refused_since: when the shared topic's requests began to be refused, without an answer since; infinite: they are not.
-        hello, hello_at, had_instances, is_known, is_served: see :class:`TopicChannel`.
+        hello, hello_at, had_instances, asked_since, answered_at, is_known, is_served: see :class:`TopicChannel`.
     """
 
     __slots__ = (
@@ -405,7 +405,7 @@ class Channel:
     hello: Publisher | None = None
     hello_at = math.inf
     had_instances = False
-    asked_since = -math.inf
+    asked_since = answered_at = -math.inf
     is_known = is_served = True
 
     def __init__(self, instances: Instances[Any], request_queue: str = "", connection: Connection = IN_PROCESS) -> None:

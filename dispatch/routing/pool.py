@@ -466,9 +466,10 @@ class InstancePool:
         channel, instance = self._places[name]
         if instance.is_suspect:
             return False
-        # The topic of an instance that is gone is as good as none while other instances can be reached.
-        is_left = not instance.is_named and channel.had_instances
-        if is_left and not channel.can_send(self._clock(), needs_instance=False, repeatable=False):
+        # The topic of an instance that is gone is as good as none while other instances can be reached, unless a third-party
+        # service has taken its place.
+        is_left = not instance.is_named and channel.had_instances and channel.answered_at < channel.asked_since
+        if is_left or not (instance.is_named or channel.connection.has_subscriber(channel.request_queue)):
             return False
         # A listed topic on which nothing has replied has one request at a time, while other instances reply.
         if not instance.is_named and channel.requests.count and not channel.is_served and self.is_served:

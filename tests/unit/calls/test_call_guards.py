@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
@@ -39,6 +39,7 @@ from dispatch.messaging.wire import Property
 from dispatch.policy import Breaker, Bulkhead
 from dispatch.resilience.breaker import State
 from dispatch.resilience.bulkhead import QueueLimits
+from dispatch.routing.instance import GONE_S
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, idle, now
 from tests.helpers.dispatcher_and_service import (
@@ -618,9 +619,11 @@ ON_DISK = {key.replace("_", "-"): topic for key, topic in PERSISTENT.items()}
 SMALL = {"concurrency": 1, "max_queue": 0}
 
 
-def list_instances(*names: str) -> tuple[dict[str, dict[str, str]], list[dict[str, str]]]:
+def list_instances(
+    *names: str, base: Mapping[str, str] = PERSISTENT
+) -> tuple[dict[str, dict[str, str]], list[dict[str, str]]]:
     """Return topics for each instance, and how a descriptor lists them."""
-    topics = {name: {key: f"{topic}-{name}" for key, topic in PERSISTENT.items()} for name in names}
+    topics = {name: {key: f"{topic}-{name}" for key, topic in base.items()} for name in names}
     return topics, [
         {"id": name, **{key.replace("_", "-"): topic for key, topic in each.items()}} for name, each in topics.items()
     ]
@@ -1079,6 +1082,32 @@ async def test_reads_with_a_key_leave_the_instance_of_the_key_when_it_hangs(poli
         results = await asyncio.gather(*calls)
         assert all(each.ok for each in results)
         assert sum(each.duration > 0.5 for each in results) < 50
+
+
+@pytest.mark.parametrize("knows_consumers", [False, True])
+async def test_the_topic_of_a_listed_instance_that_is_gone_gets_no_calls_while_others_are_there(
+    knows_consumers: bool,
+) -> None:
+    """However long it is gone; a broker other than the embedded one does not know that its topic has no consumer."""
+
+    class Broker(MemoryTransport):
+        def has_subscriber(self, topic: str) -> bool:
+            return not knows_consumers or super().has_subscriber(topic)
+
+    base = {"request_queue": REQUESTS, "response_queue": RESPONSES}
+    topics, listed = list_instances("first", "second", base=base)
+    async with (
+        serving(lambda _: "second", **topics["second"]),
+        dispatching(catalog(service={"instances": listed}), transport=Broker(BROKER)) as dispatcher,
+    ):
+        async with serving(lambda _: "first", **topics["first"]):
+            assert {await dispatcher.call("work") for _ in range(4)} == {"first", "second"}
+        for _ in range(8):
+            await advance(GONE_S / 4)
+            assert [await dispatcher.call("work", timeout=1) for _ in range(4)] == ["second"] * 4
+        async with serving(lambda _: "first", **topics["first"]):
+            await advance(1)
+            assert "first" in {await dispatcher.call("work") for _ in range(40)}
 
 
 async def test_an_instance_that_hangs_is_known_to_all_tools_of_its_service() -> None:

@@ -50,6 +50,7 @@ class Way:
 
     had_instances = False
     is_served = True
+    request_queue = ""
 
     def __init__(self, *names: str) -> None:
         self.instances = Instances[SessionInstance]()
