@@ -551,7 +551,19 @@ class BulkheadGuard:
         queue.add(waiter, now)
         if loser is not None:
             loser.decide(self._rejection("queue-full"))
+        if queue.is_overloaded:
+            self._shed()
         return waiter
+
+    def _shed(self) -> None:
+        """Reject the waiters that had waited too long when the newest permit went to another call. Only here, when a call
+        comes: permits come free many at once, and the next one may be theirs. And only after a permit was granted: while no
+        call finishes, an old waiter has not been overtaken."""
+        service_s = self._service_s
+        if service_s is not None:
+            age = max(self.limits.shed_after, RESERVE * service_s / max(1, self.limit))
+            while (waiter := self._queue.pop_stale(self.granted_at, age)) is not None:
+                waiter.decide(self._rejection("overload"))
 
     def _refusal(self, ahead: int, deadline: float | None, now: float) -> str | None:
         """Return why a call with ``ahead`` calls before it is not queued at all; None: it is."""
@@ -615,10 +627,9 @@ class BulkheadGuard:
                 waiter.decide(self._rejection("too-long" if waiter.latest < waiter.deadline else "too-late"))
 
     def _grant_permits(self, now: float) -> None:
-        """Grant free permits to waiters and, under overload, reject the waiters that have waited too long."""
+        """Grant free permits to waiters."""
         queue, limits = self._queue, self.limits
         self.expire(now)  # the timer may be late, and an expired call must not get a permit
-        age = None
         usual = self._usual_s() if self.settings.max_wait is None else 0.0
         while self.in_flight < self.limit and (waiter := queue.pop_next()) is not None:
             if waiter.deadline - usual <= now:  # calls take longer than they did when it came
@@ -635,11 +646,6 @@ class BulkheadGuard:
             trend = queue.trend
             trend.served += 1
             trend.review(now, limits.interval_rounds * self.limit, limits.interval_s)
-            if self._service_s is not None:
-                age = max(limits.shed_after, RESERVE * self._service_s / max(1, self.limit))
-        # Only after a permit was granted: while no call finishes, an old waiter has not been overtaken.
-        while age is not None and (waiter := queue.pop_stale(now, age)) is not None:
-            waiter.decide(self._rejection("overload"))
 
     def reconfigure(self, settings: Bulkhead) -> None:
         """Apply other settings. Calls in flight stay; waiting calls stay, and keep their time limit. A lower limit is

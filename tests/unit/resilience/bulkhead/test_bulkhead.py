@@ -455,11 +455,29 @@ def test_overload_serves_the_newest_and_sheds_the_oldest() -> None:
     bench.stand()
     assert bench.guard.is_overloaded
     held.finish(Outcome.CANCELLED)
+    assert bench.names == "d"
+    bench.wait("e")
     assert bench.names == "d a:overload b:overload"
     shed = bench.told[1][1]
-    assert shed == Rejection("bulkhead", "overload", pytest.approx(0.03)), "b and c are still in line"
-    assert bench.guard.waiting == 1
+    assert shed == Rejection("bulkhead", "overload", pytest.approx(0.04)), "b, c and e are still in line"
+    assert bench.guard.waiting == 2
     assert bench.guard.is_overloaded
+
+
+def test_overload_sheds_no_urgent_call_for_which_a_permit_comes_free_at_once() -> None:
+    """Permits come free many at a time, and the next one is theirs."""
+    bench = Bench(shed_after=0.1, max_wait=10, max_length=9, max_concurrent_calls=2)
+    bench.serve(0.01)
+    held, more = bench.acquire(), bench.acquire()
+    bench.wait("x", "y", priority="batch")
+    bench.wait("a", "b", priority="interactive")
+    bench.stand()
+    bench.now += 1.0
+    held.finish(OK)
+    more.finish(OK)
+    assert bench.names == "b a"
+    bench.wait("z", priority="batch")
+    assert bench.names == "b a x:overload y:overload"
 
 
 def test_short_queue_is_fifo_and_sheds_no_call() -> None:
@@ -502,6 +520,7 @@ def test_slow_tool_keeps_a_reserve_of_waiters() -> None:
     assert bench.names == "c", "four calls of 1 s could have been served since then"
     bench.now += 0.001
     bench.last().finish(Outcome.CANCELLED)
+    bench.wait("d")
     assert bench.names == "c b a:overload"
 
 
