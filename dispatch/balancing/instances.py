@@ -189,18 +189,20 @@ class Learning(Strategy):
     def learn(
         self, instance: InstanceState, outcome: Outcome, duration: float, in_flight: int | None, now: float
     ) -> None:
-        """See :meth:`Strategy.learn`. Only an answer can lower the average. An attempt without an answer took *at least* so
-        long; an immediate failure or rejection is not a duration of an answer, and must not make a broken instance the
-        fastest."""
+        """See :meth:`Strategy.learn`. Only a success can lower the average. An attempt without an answer took *at least* so
+        long; an immediate error, failure or rejection is not a duration of an answer, and must not make a broken instance
+        the fastest."""
         if in_flight is not None:
             others = in_flight - 1 - instance.in_flight
             instance.others = min(others, MOST_OTHERS) if others > 0 else 0
             instance.others_at = now
         cost = instance.cost
         faded = exp((instance.stamp - now) / self.decay) if cost else 0.0
-        if outcome is Outcome.SUCCESS or outcome is Outcome.TOOL_ERROR:
+        if outcome is Outcome.SUCCESS or (outcome is Outcome.TOOL_ERROR and duration > cost):
             if duration < cost or not self.peaks:
                 duration = cost * faded + duration * (1.0 - faded)
+        elif outcome is Outcome.TOOL_ERROR:
+            duration = cost  # the instance works: the average does not fade
         elif (outcome is not Outcome.TIMEOUT and outcome is not Outcome.CANCELLED) or duration <= cost * faded:
             return
         instance.cost = duration if duration > LEAST_S else LEAST_S

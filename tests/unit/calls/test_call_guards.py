@@ -861,6 +861,30 @@ async def test_calls_that_must_go_to_an_instance_that_hangs_leave_places_to_the_
         assert {each.outcome for each in await asyncio.gather(*keyed)} == {Outcome.SUCCESS, Outcome.TIMEOUT}
 
 
+@pytest.mark.parametrize("strategy", ["least-request", "peak-ewma"])
+async def test_strategies_that_measure_do_not_take_an_instance_that_fails_at_once_for_a_fast_one(strategy: str) -> None:
+    failing = False
+
+    async def work(name: str) -> str:
+        if failing and name == "first":
+            raise RuntimeError("no database")
+        await asyncio.sleep(0.05)
+        return name
+
+    async with (
+        serving(lambda _: work("first"), instance="first"),
+        serving(lambda _: work("second"), instance="second"),
+        dispatching(catalog(work={"policy": {"balancing": strategy}})) as dispatcher,
+    ):
+        calls = []
+        for number in range(1_200):
+            failing = number >= 400
+            calls.append(asyncio.create_task(dispatcher.execute("work")))
+            await advance(1 / 40)
+        outcomes = Counter(each.outcome for each in await asyncio.gather(*calls))
+        assert outcomes[Outcome.TOOL_ERROR] <= 0.7 * 800
+
+
 async def test_an_instance_that_fails_at_once_does_not_get_the_calls_of_the_others() -> None:
     """It is no fast one beside which they are slow."""
     failing = False
