@@ -312,9 +312,11 @@ class ToolGuards:
         if pool.is_balanced:
             self.find_unresponsive(now)
         usual = self.usual.value(now)
+        answer = None if bulkhead is None else bulkhead.guard.answer_s
+        if usual is None:
+            usual = answer  # of streams
         if usual is not None:
             pool.eject_unresponsive(self.label, now - max(UNRESPONSIVE_S, UNRESPONSIVE_FACTOR * usual))
-        answer = None if bulkhead is None else bulkhead.guard.answer_s
         if answer is not None:
             before = now - max(UNRESPONSIVE_S, UNRESPONSIVE_FACTOR * answer)
             if self.answered_at > before:

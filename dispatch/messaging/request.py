@@ -257,6 +257,11 @@ class ChunkBuffer:
             self._on_pause(True)
         self._set_timer(now)
 
+    @property
+    def idle_since(self) -> float:
+        """Since when the reader waits for a chunk; infinite: some wait for it."""
+        return math.inf if self._chunks or self.has_ended else self._last
+
     def record_progress(self) -> None:
         """Record that the tool has sent something, perhaps no text."""
         if not self._chunks:
@@ -464,6 +469,11 @@ class Request(OutgoingRequest):
         self.executor = executor
         if self.buffer is not None:
             self.buffer.start(read_step, full)
+
+    @property
+    def idle_since(self) -> float:
+        """Since when a stream that has begun waits for its tool; infinite: it does not."""
+        return self.buffer.idle_since if self.buffer is not None and self.chunks else math.inf
 
     @property
     def is_undecided(self) -> bool:

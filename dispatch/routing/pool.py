@@ -358,12 +358,13 @@ class InstancePool:
                 place.suspend()
 
     def eject_unresponsive(self, tool: str, before: float) -> None:
-        """Eject an instance that accepts requests and does not answer, by the requests of ``tool`` from before that time.
-        Counted are those that all present instances could have had."""
+        """Eject an instance that accepts requests and does not answer, by the requests of ``tool`` from before that time,
+        and by its streams that have brought nothing since. Counted are those that all present instances could have had."""
         self._refresh_if_changed()
         since = self.joined_at
         old = {
             name: len(_find_old_places(instance, tool, since, before))
+            + sum(each.tool == tool and since <= each.idle_since <= before for each in instance.find_requests())
             for name, (_, instance) in self._places.items()
             if not instance.is_suspect
         }

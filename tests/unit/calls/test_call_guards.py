@@ -1134,6 +1134,35 @@ async def test_the_topic_of_a_listed_instance_that_is_gone_gets_no_calls_while_o
             assert "first" in {await dispatcher.call("work") for _ in range(40)}
 
 
+async def test_an_instance_whose_streams_stop_half_way_leaves_places_to_the_other() -> None:
+    hanging = False
+
+    async def work(name: str) -> AsyncIterator[str]:
+        yield name
+        await asyncio.sleep(3_600 if hanging and name == "first" else 1)
+        yield name
+
+    async def read_stream() -> float:
+        began, chunks = now(), []
+        await read(dispatcher.stream("work"), chunks)
+        assert len(chunks) == 2
+        return now() - began
+
+    async with (
+        serving(lambda _: work("first"), instance="first"),
+        serving(lambda _: work("second"), instance="second"),
+        dispatching() as dispatcher,
+    ):
+        calls = []
+        for number in range(400):
+            hanging = number >= 80
+            calls.append(asyncio.create_task(read_stream()))
+            await advance(1 / 8)
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        assert not [each for each in ends if isinstance(each, RejectedError)]
+        assert max(each for each in ends if isinstance(each, float)) < 2
+
+
 async def test_an_instance_that_hangs_is_known_to_all_tools_of_its_service() -> None:
     """Each of them alone is called too seldom to find out."""
     hanging = False
