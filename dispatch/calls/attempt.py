@@ -555,7 +555,12 @@ class Attempt(msgspec.Struct, eq=False):
         tool = self.call.tool
         if type(settled) is TimedOut and settled.limit_name == "call":
             self.limit = self.call.limit
-        error = error_from_exchange(settled, tool=tool.label, limit=self.limit, repeatable=tool.repeatable)
+        # In a session the service has all the time of the call.
+        is_shared = self.selected is not None and not self.selected.instance.is_named
+        limit_name = self.limit_name if is_shared else "call"
+        error = error_from_exchange(
+            settled, tool=tool.label, limit=self.limit, repeatable=tool.repeatable, limit_name=limit_name
+        )
         assert error is not None  # only an answer can be a success
         if tool.descriptor is not None and isinstance(error, ToolError):
             error = name_missing_argument(error, tool.descriptor, self.call.payload)

@@ -169,17 +169,20 @@ def _no_instance(message: str, after: float | None) -> RejectedError:
 # -- the exchange is over -------------------------------------------------------------------------------------------
 
 
-def error_from_exchange(settled: Settled, *, tool: str, limit: float, repeatable: bool) -> DispatchError | None:
+def error_from_exchange(
+    settled: Settled, *, tool: str, limit: float, repeatable: bool, limit_name: str = "call"
+) -> DispatchError | None:
     """Return the error that the end of an exchange means to the caller, None for success.
 
     Args:
         limit: seconds of the limit that applied.
+        limit_name: of the limit that the service was given.
         repeatable: the tool is declared read-only or idempotent, so that a repeat does no harm.
     """
     if isinstance(settled, Answer):
         if settled.error_type is None:
             return None
-        return _error_from_reply(settled, tool, limit, repeatable)
+        return _error_from_reply(settled, tool, limit, limit_name, repeatable)
     if isinstance(settled, TimedOut):
         if settled.may_have_run:
             return error_from_timeout(
@@ -270,7 +273,7 @@ def name_missing_argument(error: ToolError, tool: ToolDescriptor, payload: bytes
 _NOT_EXECUTED = " was not executed: "
 
 
-def _error_from_reply(answer: Answer, tool: str, limit: float, repeatable: bool) -> DispatchError:
+def _error_from_reply(answer: Answer, tool: str, limit: float, limit_name: str, repeatable: bool) -> DispatchError:
     refused = answer.refused
     if refused is None:
         return ToolError(
@@ -295,7 +298,7 @@ def _error_from_reply(answer: Answer, tool: str, limit: float, repeatable: bool)
             type=ErrorType.EXPIRED,
         )
     if refused == Refusal.STOPPED:
-        return error_from_timeout(tool, limit, "call", repeatable=repeatable, chunks=answer.chunks - 1)
+        return error_from_timeout(tool, limit, limit_name, repeatable=repeatable, chunks=answer.chunks - 1)
     why = first_sentence(answer.error_message)
     _, is_whole, problem = why.partition(_NOT_EXECUTED)
     if refused == Refusal.INVALID_ARGUMENTS:

@@ -1163,6 +1163,18 @@ async def test_an_instance_whose_streams_stop_half_way_leaves_places_to_the_othe
         assert max(each for each in ends if isinstance(each, float)) < 2
 
 
+async def test_the_error_of_an_attempt_that_its_service_stopped_names_the_limit_of_the_attempt() -> None:
+    policy = {"attempt-timeout": 0.5006, "timeout": 5, "retry": 1}
+    topics = {key.replace("_", "-"): topic for key, topic in PERSISTENT.items()}
+    async with stand(lambda _: asyncio.sleep(60), catalog(service=topics, work={"policy": policy}), **PERSISTENT) as (
+        dispatcher,
+        _,
+    ):
+        with pytest.raises(CallTimeoutError, match=r"within 0\.5006 s") as caught:
+            await dispatcher.call("work")
+        assert (caught.value.limit_name, caught.value.type) == ("attempt", "attempt-timeout")
+
+
 async def test_an_instance_that_hangs_is_known_to_all_tools_of_its_service() -> None:
     """Each of them alone is called too seldom to find out."""
     hanging = False
