@@ -452,8 +452,10 @@ class Attempt(msgspec.Struct, eq=False):
 
     def postpone(self, now: float) -> float:
         """The usual time of an attempt has passed many times. Return when the attempt ends: later, while no call that began
-        after it has been answered. The whole tool may be slow, and another attempt would be no faster."""
-        if self.call.guards.overtook > self.began or now >= self.latest:
+        after it has been answered. The whole tool may be slow, and another attempt would be no faster. Where no other call
+        could begin, because all places are taken, one attempt at a time makes room."""
+        guards = self.call.guards
+        if guards.overtook > self.began or now >= self.latest or guards.makes_room(self.began, now):
             return now
         ends = min(now + UNRESPONSIVE_S, self.latest)
         self.limit = ends - self.began

@@ -86,6 +86,7 @@ class ToolGuards:
     __slots__ = (
         "_dispatcher_observer",
         "_fleet",
+        "_made_room_at",
         "_randomness",
         "_rate_limiter",
         "_responses_checked_at",
@@ -154,7 +155,7 @@ class ToolGuards:
         self.answered: dict[str, float] = {}
         self.unresponsive: AbstractSet[str] = _NONE
         self.check_at = 0.0
-        self._responses_checked_at = -inf
+        self._responses_checked_at = self._made_room_at = -inf
         self._usual_log: float | None = None
         self.durations = LatencyHistogram(clock)
         self.usual = Quantile(self.durations, USUAL_QUANTILE, FEW)
@@ -316,11 +317,21 @@ class ToolGuards:
         if usual is None:
             usual = answer  # of streams
         if usual is not None:
-            pool.eject_unresponsive(self.label, now - max(UNRESPONSIVE_S, UNRESPONSIVE_FACTOR * usual))
+            before = now - max(UNRESPONSIVE_S, UNRESPONSIVE_FACTOR * usual)
+            pool.eject_unresponsive(self.label, min(before, self.overtook))
         if answer is not None:
             before = now - max(UNRESPONSIVE_S, UNRESPONSIVE_FACTOR * answer)
             if self.answered_at > before:
                 pool.suspend_overtaken(self.label, before)
+
+    def makes_room(self, began: float, now: float) -> bool:
+        """Return whether an overdue attempt ends for calls that wait for its place: none was admitted after it ``began``.
+        True once in :data:`UNRESPONSIVE_S`."""
+        guard = None if self.bulkhead is None else self.bulkhead.guard
+        if guard is None or not guard.waiting or guard.granted_at > began or now < self._made_room_at + UNRESPONSIVE_S:
+            return False
+        self._made_room_at = now
+        return True
 
     def is_overdue(self, waited: float) -> bool:
         """Return whether the service would have answered a request that has waited for so many seconds."""

@@ -1175,6 +1175,55 @@ async def test_the_error_of_an_attempt_that_its_service_stopped_names_the_limit_
         assert (caught.value.limit_name, caught.value.type) == ("attempt", "attempt-timeout")
 
 
+async def test_a_read_that_has_the_only_place_makes_room_when_its_instance_hangs() -> None:
+    """No other call could be answered meanwhile."""
+    hanging = False
+
+    async def work(name: str) -> str:
+        await asyncio.sleep(3_600 if hanging and name == "first" else 0.05)
+        return name
+
+    async with (
+        serving(lambda _: work("first"), instance="first"),
+        serving(lambda _: work("second"), instance="second"),
+        dispatching(catalog(work={"read-only": True, "policy": {"bulkhead": 1}})) as dispatcher,
+    ):
+        calls = []
+        for number in range(140):
+            hanging = number >= 20
+            calls.append(asyncio.create_task(dispatcher.execute("work")))
+            await advance(0.5)
+        outcomes = Counter(each.outcome for each in await asyncio.gather(*calls))
+        assert outcomes[Outcome.SUCCESS] >= 138
+
+
+async def test_where_a_tool_hangs_everywhere_no_instance_is_ejected_for_the_other_tools() -> None:
+    """One of two has more of its calls than the other, because that one answered earlier."""
+    hanging = False
+
+    async def work(arguments: Mapping[str, Any]) -> str:
+        await asyncio.sleep(3_600 if hanging and "hang" in arguments else 0.05)
+        return "done"
+
+    async with (
+        serving(work, instance="first"),
+        serving(work, instance="second"),
+        dispatching(catalog(work={}, other={})) as dispatcher,
+    ):
+        changes: list[InstanceChanged] = []
+        dispatcher.on_event(lambda event: changes.append(event) if isinstance(event, InstanceChanged) else None)
+        calls = []
+        for number in range(280):
+            hanging = number >= 80
+            calls.append(asyncio.create_task(dispatcher.execute("work", {"hang": True})))
+            calls.append(asyncio.create_task(dispatcher.execute("other")))
+            await advance(1 / 8)
+        assert all(each.ok for each in await asyncio.gather(*calls[1::2]))
+        assert "ejected" not in {each.change for each in changes}
+        for each in calls:
+            each.cancel()
+
+
 async def test_an_instance_that_hangs_is_known_to_all_tools_of_its_service() -> None:
     """Each of them alone is called too seldom to find out."""
     hanging = False
