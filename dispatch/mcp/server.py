@@ -81,7 +81,7 @@ from dispatch.catalog import Catalog, ToolDescriptor
 from dispatch.dispatcher import BoundTool
 from dispatch.documents import DocumentError, FileWatch, parse_typed, read_regular_file, thaw
 from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError
-from dispatch.mcp.replies import MessageStream, describe_invalid
+from dispatch.mcp.replies import MAX_MESSAGE_BYTES, MAX_SCANNED_BYTES, MessageStream, describe_invalid
 from dispatch.result import CallResult
 from dispatch.results import ReadResultTool, ResultFormatter, ResultStore
 from dispatch.schemas import SchemaValidator, join_mistakes
@@ -142,8 +142,8 @@ async def serve_http(
 
 
 MAX_TOKENS: Final = 10_000
-"""Texts and brackets that are searched for the id of an unreadable message: some milliseconds on the event loop. Clients
-write the id in front of the arguments."""
+"""Texts and brackets that are searched for the id of an unreadable message, in its first :data:`MAX_SCANNED_BYTES`: some
+milliseconds on the event loop. Clients write the id in front of the arguments."""
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[{]+|[\]}]+', re.DOTALL)
 """A text that does not end goes to the end of the data, and is searched once."""
 _ID: Final = re.compile(rb'\s*:\s*("(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*[,}]', re.DOTALL)
@@ -267,7 +267,7 @@ def find_id(data: bytes) -> bytes:
     or a number."""
     depth = 0
     found = b"null"
-    for token in islice(_TOKEN.finditer(data), MAX_TOKENS):
+    for token in islice(_TOKEN.finditer(data, 0, MAX_SCANNED_BYTES), MAX_TOKENS):
         text = token[0]
         if text[:1] in b"[{":
             depth += len(text)
@@ -309,6 +309,8 @@ def _write_error(code: int, message: str, id: bytes) -> bytes:
 logger = logging.getLogger("dispatch.mcp")
 
 CHUNK_BYTES: Final = 65_536
+MAX_WRITING: Final = 1_000
+"""Answers that the client has not read, beyond which its requests are not read either: each has 12 kB beside its text."""
 READER_CHECK_S: Final = 0.2
 """Seconds between two checks, after the client has closed stdin, whether it still reads the answers."""
 
@@ -334,6 +336,7 @@ class DescriptorLines:
         with contextlib.suppress(RuntimeError):  # the event loop is closed
             rest = bytearray()
             while chunk := self._read_chunk():
+                del rest[MAX_MESSAGE_BYTES:]
                 rest += chunk
                 if b"\n" in chunk:
                     *lines, end = bytes(rest).split(b"\n")
@@ -480,6 +483,7 @@ class StdioMessages(MessageStream):
         self._writing = 0
         """Answers that are being written."""
         self._all_answered = asyncio.Event()
+        self._has_written = asyncio.Event()
 
     async def receive(self) -> SessionMessage | Exception:
         """Return the next message of the client; a request that is not readable is answered.
@@ -489,6 +493,9 @@ class StdioMessages(MessageStream):
                 it has closed stdout, too, and reads none.
         """
         while not self._unread:
+            while self._writing >= MAX_WRITING:
+                self._has_written.clear()
+                await self._has_written.wait()
             try:
                 line = await anext(self._lines)
             except StopAsyncIteration:
@@ -501,6 +508,9 @@ class StdioMessages(MessageStream):
 
     async def _read(self, line: bytes) -> None:
         try:
+            if len(line) > MAX_MESSAGE_BYTES:
+                reason = f"The message has more than {MAX_MESSAGE_BYTES:,} bytes"
+                raise UnreadableMessageError(INVALID_REQUEST, reason, find_id(line))
             if self._has_batches and is_batch(line):
                 await self._read_batch(line)
                 return
@@ -558,6 +568,7 @@ class StdioMessages(MessageStream):
                 await self._write(answer)
         finally:
             self._writing -= 1
+            self._has_written.set()
             if not self._unanswered and not self._writing:
                 self._all_answered.set()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import sys
@@ -12,6 +13,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp_types import TextContent
 
+import dispatch.mcp.server
 from dispatch import Dispatcher, Policy
 from dispatch.mcp import McpServer
 from dispatch.mcp.server import DescriptorLines, StdioMessages
@@ -124,6 +126,50 @@ def batch(*messages: dict[str, Any]) -> bytes:
 
 
 CALL = {"method": "tools/call", "params": {"name": "work", "arguments": {}}}
+
+
+@pytest.mark.wall_clock
+async def test_a_message_that_is_too_large_has_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch.mcp.server, "MAX_MESSAGE_BYTES", 100_000)
+    service = Service(lambda _: "done")
+    async with stand(service) as (dispatcher, _):
+        server = Pipes(dispatcher)
+        call = {"id": 2, "method": "tools/call", "params": {"name": "work", "arguments": {"a": "x" * 300_000}}}
+        server.write(initialize("2025-06-18"))
+        await asyncio.to_thread(server.write, line(call) + b"y" * 300_000 + b"\n" + PING)
+        answers = [await server.read() for _ in range(4)]
+        assert [each["id"] for each in answers] == [1, 2, None, 7]
+        assert [each["error"]["code"] for each in answers[1:3]] == [-32600, -32600]
+        assert "more than 100,000 bytes. Nothing was executed" in answers[1]["error"]["message"]
+        assert service.requests == []
+        os.close(server.client)
+        await server.task
+    os.close(server.reading)
+
+
+@pytest.mark.wall_clock
+async def test_a_client_that_reads_no_answers_is_not_read_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch.mcp.server, "MAX_WRITING", 50)
+    monkeypatch.setattr(dispatch.mcp.server, "CHUNK_BYTES", 4_096)
+    async with stand(lambda _: "done") as (dispatcher, _):
+        server = Pipes(dispatcher)
+        os.set_blocking(server.client, False)
+        for pipe in (server.client, server.reading):
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 4_096)
+        written, idle = 0, 0
+        while idle < 40 and written < 100_000:
+            try:
+                written += os.write(server.client, (PING * 100)[written % len(PING) :])
+                idle = 0
+            except BlockingIOError:
+                idle += 1
+                await asyncio.sleep(0.05)
+        assert written < 50_000  # 160 pings are answered; 500 are in chunks and in the pipe
+        for _ in range(written // len(PING)):
+            assert (await server.read())["id"] == 7
+        os.close(server.client)
+        await server.task
+    os.close(server.reading)
 
 
 @pytest.mark.wall_clock
