@@ -89,7 +89,8 @@ class Pages:
             ValueError: its answer is no list of tools.
         """
         page = await self._client.list_tools(cursor=self.cursor)
-        found: list[ListedTool] = [*page.tools, *find_refused_tools(page)]
+        listed = (tool if tool.name else RefusedTool("", "it has no name") for tool in page.tools)
+        found: list[ListedTool] = [*listed, *find_refused_tools(page)]
         names = {tool.name for tool in found}
         is_repeated = bool(found) and names <= self._names
         if not is_repeated:

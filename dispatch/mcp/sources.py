@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -16,7 +17,7 @@ import msgspec
 from mcp import Client, types
 from mcp.client.session import ElicitationFnT, ListRootsFnT, SamplingFnT
 
-from dispatch._internal import explain_keywords, yield_to_others
+from dispatch._internal import excerpt, explain_keywords, yield_to_others
 from dispatch.calls.local import LocalCall, LocalInstance, LocalResult, RefusedCallError
 from dispatch.catalog.descriptors import CatalogError
 from dispatch.catalog.items import Item
@@ -87,7 +88,7 @@ class McpServerSource:
         self._names = names
         self._callbacks = callbacks
         self._service = service_item(id, settings)
-        self._reported: set[str] = set()
+        self._reported: set[tuple[str, str]] = set()
         self._items: dict[str, tuple[bytes, Item]] = {}
         self._used_names: Mapping[str, str] | None = None
         self._is_changed = asyncio.Event()
@@ -165,8 +166,12 @@ class McpServerSource:
         await instances.wait_first()
         if not instances.is_connected:
             raise McpServerError(f"{instances.problem}; it is tried again")
-        tools = {tool.name: tool for tool in instances.tools or () if self._is_used(tool.name)}
-        self._report_unknown(tools)
+        listed = [tool for tool in instances.tools or () if self._is_used(tool.name)]
+        # Of several with one name, one that is usable.
+        tools = {tool.name: tool for tool in sorted(listed, key=lambda tool: not isinstance(tool, RefusedTool))}
+        self._report("'only' names tools that the server does not have", set(self.settings.only or ()) - tools.keys())
+        repeated = {name for name, count in Counter(tool.name for tool in listed).items() if count > 1}
+        self._report("the server lists several tools of one name, and the last definition is used", repeated)
         names = self._used_names = self._names.update(self.settings.name, [name for name in tools if name])
         items: dict[str, tuple[bytes, Item]] = {}
         for name, tool in tools.items():
@@ -194,13 +199,12 @@ class McpServerSource:
     def _is_used(self, tool: str) -> bool:
         return self.settings.only is None or tool in self.settings.only
 
-    def _report_unknown(self, tools: Collection[str]) -> None:
-        unknown = set(self.settings.only or ()).difference(tools, self._reported)
-        if unknown:
-            self._reported |= unknown
-            logger.warning(
-                "%s: 'only' names tools that the server does not have: %s", self.id, ", ".join(sorted(unknown))
-            )
+    def _report(self, problem: str, names: Collection[str]) -> None:
+        """Tell about each of ``names`` once."""
+        new = sorted(name for name in names if name and (problem, name) not in self._reported)
+        if new:
+            self._reported |= {(problem, name) for name in new}
+            logger.warning("%s: %s: %s", self.id, problem, excerpt(", ".join(new), 300))
 
     async def close(self) -> None:
         """End the sessions and the processes of the server."""

@@ -783,6 +783,7 @@ REFUSED: dict[str, Any] = {
     "a number": 7,
     "null": None,
     "a tool that requires tasks": tool("odd", execution={"taskSupport": "required"}),
+    "an empty name": tool(""),
 }
 
 
@@ -825,6 +826,17 @@ async def test_definitions_that_are_not_usable_are_refused_by_their_names(
     assert "s: odd-1: " in caplog.text
     assert "s: odd-6: the server executes it as a task only" in caplog.text
     assert "(a tool without a name): tools[" in caplog.text
+
+
+async def test_of_several_tools_of_one_name_one_is_used_and_told(
+    is_modern: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    page = result({"tools": [tool("twin"), tool("twin", description="last"), tool("twin", inputSchema=7), tool("one")]})
+    server = scripted_stdio({"twin": GOOD_LISTS}, pages=[page], is_modern=is_modern)
+    async with connected({"s": server}) as dispatcher:
+        assert {each.name: each.description for each in dispatcher.registry.list()} == {"twin": "last", "one": ""}
+        assert await dispatcher.call("twin", {}) == "fine"
+    assert "the server lists several tools of one name, and the last definition is used: twin" in caplog.text
 
 
 @pytest.mark.parametrize("deep", [DEEP, LESS_DEEP], ids=["deep", "less-deep"])
