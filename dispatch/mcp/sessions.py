@@ -48,6 +48,8 @@ POLL_S: Final = 60.0
 MIN_POLL_S: Final = 1.0
 COALESCE_S: Final = 0.1
 """Seconds between two reads at least: a server that announces each of 200 tools is read a few times."""
+MAX_COALESCE_S: Final = 0.8
+"""The same while the list stays as it is, doubled with each read: some servers announce a change at each read."""
 LISTEN_AGAIN_S: Final = 1.0
 """Seconds until a subscription that has ended is opened again; at most 30 while each one fails."""
 MAX_LISTEN_AGAIN_S: Final = 30.0
@@ -130,6 +132,9 @@ class ToolList:
         self._is_read = False
         self._is_cut = False
         self._ttl_s = 0.0
+        self._found: list[ListedTool] = []
+        """By the last read."""
+        self._pause = COALESCE_S
         self._is_changed = asyncio.Event()
         self._is_announced = False
 
@@ -170,6 +175,8 @@ class ToolList:
             logger.warning("the list of tools %s; its first %d tools are used", pages.problem, len(pages.tools))
         self._is_cut = bool(pages.problem)
         self._is_read = True
+        self._pause = COALESCE_S if pages.tools != self._found else min(2 * self._pause, MAX_COALESCE_S)
+        self._found = pages.tools
         return pages.tools
 
     async def follow(self, client: Client, on_tools: Callable[[Sequence[ListedTool]], object]) -> None:
@@ -190,7 +197,7 @@ class ToolList:
                     await asyncio.sleep(max(LISTEN_AGAIN_S, find_retry_after(error) or 0.0))
                     self._is_changed.set()
                 else:
-                    await asyncio.sleep(COALESCE_S)
+                    await asyncio.sleep(self._pause)
         finally:
             await cancel_and_wait((listening,))
 

@@ -29,7 +29,7 @@ from dispatch.calls.local import LocalResult
 from dispatch.errors import ToolError
 from dispatch.mcp.conversion import read_result
 from dispatch.mcp.replies import TransportFailure
-from dispatch.mcp.sessions import ToolList
+from dispatch.mcp.sessions import Pages, ToolList
 from dispatch.mcp.transports import HttpClient, LastLine, read_retry_after, trusted_certificates
 from dispatch.result import ResultContent
 from tests.helpers.mcp_servers.programs import call_until_ok, connected, until
@@ -990,6 +990,26 @@ async def test_a_tool_that_becomes_bad_is_refused_and_the_others_stay(monkeypatc
     async with connected({"s": scripted_stdio({"a": GOOD_LISTS}, pages=pages)}) as dispatcher:
         await until(lambda: dispatcher.registry.sources()[0].refused)
         assert "a" in names(dispatcher)
+        assert await dispatcher.call("a", {}) == "fine"
+
+
+async def test_a_list_that_is_announced_as_changed_at_each_read_is_not_read_without_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads = 0
+    read_next = Pages.read_next
+
+    async def count(pages: Pages) -> float:
+        nonlocal reads
+        reads += 1
+        return await read_next(pages)
+
+    monkeypatch.setattr(Pages, "read_next", count)
+    announced = '{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}\n' + page("a")
+    welcome = {"capabilities": {"tools": {"listChanged": True}}}
+    async with connected({"s": scripted_stdio({"a": GOOD}, pages=[announced], welcome=welcome)}) as dispatcher:
+        await asyncio.sleep(3)
+        assert 2 < reads < 8
         assert await dispatcher.call("a", {}) == "fine"
 
 
