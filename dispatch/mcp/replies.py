@@ -250,6 +250,8 @@ def _read_value(value: Any, data: bytes, is_modern: bool) -> list[JSONRPCMessage
         "method" in given and not is_reply,  # some servers repeat the method in their replies
         False,
     )
+    if isinstance(given.get("id"), float) and outline.id is not None:
+        given = {**given, "id": outline.id}  # 7.0 is the number 7
     if data.count(b"{") + data.count(b"[") > MAX_DEPTH and is_deeper(given, MAX_DEPTH):
         if not isinstance(_find_tools(given), list):
             return [_malformed("nested too deep", outline)]
