@@ -6,9 +6,11 @@ tools only the ones that are not usable are refused. No text of an error has a v
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import IntEnum
@@ -117,6 +119,45 @@ class MessageStream(ABC):
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+MAX_ASKED: Final = 64
+"""Requests of a server without an answer, beyond which it gets no further ones: each one has a task."""
+
+
+class AskedRequests:
+    """The requests of a server that the SDK has not answered. A server that sends them without an end must not fill the
+    memory, nor hold up the calls of its other tools."""
+
+    def __init__(self) -> None:
+        self._ids: Counter[str] = Counter()
+        self._is_settled = asyncio.Event()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are :data:`MAX_ASKED`."""
+        return self._ids.total() >= MAX_ASKED
+
+    async def wait_place(self) -> None:
+        """Wait until there are fewer."""
+        while self.is_full:
+            self._is_settled.clear()
+            await self._is_settled.wait()
+
+    def record(self, message: JSONRPCMessage) -> None:
+        """Record a message of the server, which may be a request, or withdraw one."""
+        if isinstance(message, JSONRPCRequest):
+            self._ids[str(message.id)] += 1
+        elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
+            self.settle((message.params or {}).get("requestId"))
+
+    def settle(self, id: object) -> None:
+        """Record that a request has its answer, or gets none."""
+        if self._ids[str(id)] > 1:
+            self._ids[str(id)] -= 1
+        else:
+            del self._ids[str(id)]
+        self._is_settled.set()
 
 
 class UnreadableMessageError(ValueError):

@@ -39,6 +39,7 @@ from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp.shared.message import SessionMessage
 from mcp.types import (
+    INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     PARSE_ERROR,
@@ -53,9 +54,11 @@ from dispatch._internal import Clock, excerpt, loop_clock, yield_to_others
 from dispatch.mcp.conversion import find_address_problem, find_header_problem
 from dispatch.mcp.replies import (
     FAILURES,
+    MAX_ASKED,
     MAX_MESSAGE_BYTES,
     NEVER_SENT,
     ONE_LINE,
+    AskedRequests,
     MessageStream,
     TransportFailure,
     UnreadableMessageError,
@@ -331,6 +334,7 @@ class ServerProcess(asyncio.SubprocessProtocol, MessageStream):
         """Notifications that a server may still answer: none has an answer, but some servers give one."""
         self._is_cut = False
         """The lines since the last readable message may be parts of an unreadable one."""
+        self._asked = AskedRequests()
         self._is_end_awaited = False
         self._is_paused = False
         self._has_output = False
@@ -595,17 +599,25 @@ class ServerProcess(asyncio.SubprocessProtocol, MessageStream):
         Raises:
             anyio.EndOfStream: the process has ended.
         """
-        while not self._unread:
-            if self.ended.is_set():
-                raise anyio.EndOfStream
-            self._reader = asyncio.get_running_loop().create_future()
-            await self._reader
-        if self._is_paused and len(self._unread) < MAX_UNREAD // 2:
-            self._set_paused(False)
-        item = self._unread.popleft()
-        if isinstance(item.message, JSONRPCNotification):  # of a storm, which must not stop the event loop
-            await yield_to_others()
-        return item
+        while True:
+            while not self._unread:
+                if self.ended.is_set():
+                    raise anyio.EndOfStream
+                self._reader = asyncio.get_running_loop().create_future()
+                await self._reader
+            if self._is_paused and len(self._unread) < MAX_UNREAD // 2:
+                self._set_paused(False)
+            item = self._unread.popleft()
+            message = item.message
+            if isinstance(
+                message, (JSONRPCRequest, JSONRPCNotification)
+            ):  # of a storm, which must not stop the event loop
+                await yield_to_others()
+            if not isinstance(message, JSONRPCRequest) or not self._asked.is_full:
+                self._asked.record(message)
+                return item
+            if self._may_write.is_set() and self.is_reading:
+                self._write(_refuse_request(message.id))
 
     async def send(self, item: SessionMessage, /) -> None:
         """Write a message to the server, and wait while its pipe is full.
@@ -629,13 +641,25 @@ class ServerProcess(asyncio.SubprocessProtocol, MessageStream):
             self._notifications, self._notified_at = self._notifications + 1, self._last_id
             if item.message.method == "notifications/cancelled":
                 self._waiting.pop(str((item.message.params or {}).get("requestId")), None)
-        self._stdin.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+        else:
+            self._asked.settle(item.message.id)
+        self._write(item.message)
+
+    def _write(self, message: JSONRPCMessage) -> None:
+        assert self._stdin is not None
+        self._stdin.write(_encode(message) + b"\n")
 
     def _end_probe(self, id: RequestId) -> None:
         if self._waiting.pop(str(id), None) is not None:
             reply = failed_reply(id, TransportFailure.REPLY_LOST, f"no reply to {PROBE} within {PROBE_S:g} s")
             self._unread.append(SessionMessage(reply))
             self._wake()
+
+
+def _refuse_request(id: RequestId) -> JSONRPCError:
+    """Return the answer to a request of a server that has too many."""
+    text = f"{MAX_ASKED} requests of this server have no answer yet: send this one again after some of them have."
+    return JSONRPCError(jsonrpc="2.0", id=id, error=ErrorData(code=INTERNAL_ERROR, message=text))
 
 
 _CLOSED: Final = "the server has closed its stdin or stdout, and was ended"
@@ -853,6 +877,7 @@ class HttpClient(httpx2.AsyncClient):
         self.in_flight = 0
         self._exchanges: dict[str, Exchange] = {}
         """Of the requests without a reply, by the texts of their ids."""
+        self._asked = AskedRequests()
         self._short_streams = 0
         """Streams in succession that have ended at once, without a message."""
         self._is_forgotten = False
@@ -870,7 +895,10 @@ class HttpClient(httpx2.AsyncClient):
             try:
                 return await self._send(request, None, **options)
             finally:
-                if (cancelled := _Head.of(request).cancelled_id) is not None:
+                head = _Head.of(request)
+                if not head.method:
+                    self._asked.settle(head.id)
+                elif (cancelled := head.cancelled_id) is not None:
                     await self._abandon(str(cancelled))
         if exchange.method == PROBE:
             request.extensions = {**request.extensions, "timeout": _PROBE_TIMEOUT.as_dict()}
@@ -988,6 +1016,8 @@ class HttpClient(httpx2.AsyncClient):
                     event = await anext(events, None)
                 if event is None:
                     break
+                if exchange.scope.cancel_called:  # there may be many events in what was read
+                    break
                 problem = exchange.problem
                 data = event.data.encode("latin-1")
                 messages = exchange.read(data) if event.event == "message" and data else []
@@ -1004,6 +1034,10 @@ class HttpClient(httpx2.AsyncClient):
                     wait = event.retry / 1000
                 if messages:
                     self._short_streams = 0
+                for message in messages:
+                    if isinstance(message, JSONRPCRequest):
+                        await self._asked.wait_place()
+                    self._asked.record(message)
                 for each in exchange.write(event, messages):
                     yield each
             # The SDK opens the stream again without an end, after the time in the last event.
@@ -1015,12 +1049,11 @@ class HttpClient(httpx2.AsyncClient):
         except httpx2.TransportError:
             if not exchange.scope.cancel_called:
                 raise
-            exchange.problem = _ABANDONED[1]
         finally:
             self.in_flight -= is_request
             if not (awaits_reply and is_resumable) or exchange.problem:
                 self._exchanges.pop(str(exchange.id), None)
-        if awaits_reply and exchange.problem:
+        if awaits_reply and (exchange.problem or exchange.scope.cancel_called):
             reply = exchange.fail(TransportFailure.MALFORMED, exchange.problem)
             for each in exchange.write(httpx2.ServerSentEvent(), [reply]):
                 yield each

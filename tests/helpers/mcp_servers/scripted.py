@@ -45,7 +45,8 @@ for line in sys.stdin:
     else:
         text = '{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32601,"message":"no such method"}}'
     rows = ",\n".join(['{\n"page": "secret-page",\n"text": "' + 40 * "x" + '"\n}'] * script["rows"])
-    write(text.replace("@ID@", id).replace("@ROWS@", rows))
+    pings = 10000 * '{"jsonrpc":"2.0","id":"same","method":"ping"}\n'
+    write(text.replace("@ID@", id).replace("@ROWS@", rows).replace("@PINGS@", pings))
     if method == "tools/call" and script["exits"]:
         sys.exit()
 """
@@ -85,7 +86,8 @@ def scripted_stdio(
     """The entry of a server on stdin and stdout.
 
     Args:
-        answers: its tools, and what it writes for a call of each one, as Latin-1; ``@ID@`` is the id of the request.
+        answers: its tools, and what it writes for a call of each one, as Latin-1; ``@ID@`` is the id of the request, and
+            ``@PINGS@`` are 10,000 requests of the server.
         pages: of its list of tools; the last one is repeated. ``@PAGE@`` is the number of pages before.
         welcome: in place of these parts of its answer to the handshake.
         before: what it does with a request before the handshake: ``exit``, ``hang`` or ``ignore``.
@@ -202,7 +204,7 @@ class ScriptedServer:
         threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
 
     def reply(self, message: dict[str, Any], headers: Mapping[str, str]) -> Answer:
-        method, (hello, welcome) = message["method"], self._hello
+        method, (hello, welcome) = message.get("method", "an answer"), self._hello
         self.requests.append(method)
         if self.refuse_all is not None:
             return self.refuse_all
@@ -219,7 +221,7 @@ class ScriptedServer:
             return Answer('{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32601,"message":"no such method"}}')
         if self.refuse is not None and headers.get("Mcp-Session-Id") not in self.sessions:
             return self.refuse
-        if "id" not in message:
+        if "id" not in message or "method" not in message:
             return Answer(status=202)
         if method == "tools/list":
             return Answer(result({"tools": [tool(name) for name in self._tools]}))

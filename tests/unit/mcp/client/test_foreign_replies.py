@@ -967,6 +967,28 @@ async def test_requests_of_a_server_are_answered_whatever_their_parameters_are(
         await until(lambda: all(f'"id":{90 + n},"result":{{}}' in logged.text for n in range(4)))
 
 
+@pytest.mark.parametrize("is_http", [False, True], ids=["stdio", "http"])
+async def test_requests_of_a_server_without_an_end_do_not_fill_the_memory(is_http: bool) -> None:
+    most = 0
+    ping = '{"jsonrpc":"2.0","id":"same","method":"ping"}'
+
+    async def watch() -> None:
+        nonlocal most
+        while True:
+            most = max(most, len(asyncio.all_tasks()))
+            await asyncio.sleep(0.001)
+
+    with scripted_http(event(*[ping] * 500, GOOD)) as server:
+        # The server on stdio reads no answers before it has written all requests.
+        stdio = scripted_stdio({"work": f"@PINGS@{GOOD}"})
+        async with connected({"s": {"url": server.url} if is_http else stdio}) as dispatcher:
+            watching = asyncio.create_task(watch())
+            assert await dispatcher.call("work", {}) == "fine"
+            await cancel_and_wait([watching])
+            assert await dispatcher.call("work", {}) == "fine"
+    assert most < 150
+
+
 async def test_a_list_without_an_end_is_used_as_far_as_it_was_read(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
