@@ -107,7 +107,7 @@ def _is_plain_text(block: types.ContentBlock) -> bool:
 def text_of(result: types.CallToolResult) -> str:
     """Return what a model reads: the texts, and a line for each part of another kind; without a text the structured content
     as compact JSON, in which such a line stands for the data of its part."""
-    parts = [_describe(block) for block in result.content]
+    parts = list(map(describe_block, result.content))
     if result.structured_content is not None and not any(map(_has_text, result.content)):
         lines = dict(zip(map(_data_of, result.content), parts, strict=True))
         parts = [*filter(None, parts), compact_json(_replace_data(result.structured_content, lines))]
@@ -135,7 +135,8 @@ def _has_text(block: types.ContentBlock) -> bool:
     return isinstance(block, types.TextContent) and bool(block.text)
 
 
-def _describe(block: types.ContentBlock) -> str:
+def describe_block(block: types.ContentBlock) -> str:
+    """Return what a model reads of a block."""
     if isinstance(block, types.TextContent):
         return block.text
     if isinstance(block, (types.ImageContent, types.AudioContent)):

@@ -44,6 +44,8 @@ from mcp_types import (
     PARSE_ERROR,
     CallToolRequestParams,
     CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
     JSONRPCError,
     JSONRPCMessage,
     JSONRPCRequest,
@@ -51,6 +53,7 @@ from mcp_types import (
     ListToolsResult,
     PaginatedRequestParams,
     RequestId,
+    ResourceLink,
     TextContent,
     ToolAnnotations,
     jsonrpc_message_adapter,
@@ -81,6 +84,7 @@ from dispatch.catalog import Catalog, ToolDescriptor
 from dispatch.dispatcher import BoundTool
 from dispatch.documents import DocumentError, FileWatch, parse_typed, read_regular_file, thaw
 from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError
+from dispatch.mcp.conversion import describe_block
 from dispatch.mcp.replies import MAX_MESSAGE_BYTES, MAX_SCANNED_BYTES, MessageStream, describe_invalid
 from dispatch.result import CallResult
 from dispatch.results import ReadResultTool, ResultFormatter, ResultStore
@@ -970,7 +974,7 @@ class ToolCalls:
             result = await self._stream(context, name, arguments, user)
         else:
             result = await self._dispatcher.execute(name, arguments, user=user, by_model=True)
-        return self._format(result, user)
+        return self._format(context, result, user)
 
     async def _find(self, arguments: Mapping[str, Any], user: str) -> str:
         found = await self._dispatcher.find(arguments["query"], limit=arguments.get("limit", 5), user=user)
@@ -998,7 +1002,7 @@ class ToolCalls:
             return CallResult(name, error.outcome, error=error)
         return msgspec.structs.replace(results[0], text="".join(chunks))
 
-    def _format(self, result: CallResult, user: str) -> CallToolResult:
+    def _format(self, context: ServerRequestContext[Any], result: CallResult, user: str) -> CallToolResult:
         content = self._dispatcher.format_result(result, user=user)
         formatted = _write_texts(*(block["text"] for block in content["content"]), is_error="isError" in content)
         descriptor = self._dispatcher.catalog.tools.get(result.tool)
@@ -1006,8 +1010,10 @@ class ToolCalls:
             return formatted
         if result.content:
             _add_parts(formatted, result)
-        if result.structured_content is not None:
-            formatted.structured_content = result.structured_content
+        structured = result.structured_content
+        if structured is not None:
+            if isinstance(structured, Mapping) or context.protocol_version in MODERN_PROTOCOL_VERSIONS:
+                formatted.structured_content = structured  # handshake versions have objects only
         elif has_structured_content(descriptor):
             formatted.structured_content = msgspec.json.decode(result.text)
         return formatted
@@ -1016,10 +1022,26 @@ class ToolCalls:
 def _add_parts(formatted: CallToolResult, result: CallResult) -> None:
     """Replace the text by all parts of a result from an MCP server; a text that was cut stays, with the other parts."""
     (text,) = formatted.content
-    parts = CallToolResult.model_validate({"content": [dict(block) for block in result.content]}).content
+    given = CallToolResult.model_validate({"content": [dict(block) for block in result.content]}).content
+    parts = [part if _has_address(part) else TextContent(text=describe_block(part)) for part in given]
     if isinstance(text, TextContent) and text.text != result.text:
         parts = [text, *(each for each in parts if not isinstance(each, TextContent))]
     formatted.content = parts
+
+
+def _has_address(part: ContentBlock) -> bool:
+    """Whether a link or a resource has an absolute URI: many clients refuse the whole result otherwise."""
+    uri = (
+        part.uri
+        if isinstance(part, ResourceLink)
+        else part.resource.uri
+        if isinstance(part, EmbeddedResource)
+        else "a:"
+    )
+    return _SCHEME.match(uri) is not None
+
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def _write_texts(*texts: str, is_error: bool = False) -> CallToolResult:

@@ -532,6 +532,30 @@ async def test_all_parts_of_a_result_are_passed_on(mode: Mode, monkeypatch: pyte
         assert isinstance(image, ImageContent)
 
 
+@pytest.mark.wall_clock
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("channel", CHANNELS)
+async def test_parts_that_strict_clients_refuse_cost_no_result(
+    channel: Channel, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = {"type": "resource_link", "uri": "/tmp/cat.png", "name": "a cat"}
+    parts = (
+        link,
+        {**link, "uri": "file:///tmp/cat.png"},
+        {"type": "resource", "resource": {"uri": "cat", "text": "purr"}},
+    )
+    result = CallResult("work", Outcome.SUCCESS, "a cat", content=parts, structured_content=["a cat"])
+    async with stand(lambda _: "") as (dispatcher, _), connected(McpServer(dispatcher), channel, mode) as client:
+        monkeypatch.setattr(dispatcher, "execute", lambda *_, **__: asyncio.sleep(0, result))
+        answer = await client.call_tool("work")
+        assert [each.type for each in answer.content] == ["text", "resource_link", "text"]
+        assert [each.text for each in answer.content if isinstance(each, TextContent)] == [
+            "[link: /tmp/cat.png, a cat]",
+            "purr",
+        ]
+        assert answer.structured_content == (["a cat"] if mode == "auto" else None)
+
+
 @pytest.mark.parametrize("mode", MODES)
 async def test_arguments_are_checked_here(mode: Mode) -> None:
     service = Service(lambda _: "done")
