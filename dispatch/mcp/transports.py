@@ -895,7 +895,7 @@ class HttpClient(httpx2.AsyncClient):
             try:
                 return await self._send(request, None, **options)
             finally:
-                head = _Head.of(request)
+                head = _Head.of(request) if request.method == "POST" else _Head()
                 if not head.method:
                     self._asked.settle(head.id)
                 elif (cancelled := head.cancelled_id) is not None:
@@ -1205,7 +1205,7 @@ class _Head(msgspec.Struct):
     @classmethod
     def of(cls, request: httpx2.Request) -> _Head:
         """Read the head of a request or a notification."""
-        return msgspec.json.decode(request.content or b"{}", type=cls)
+        return msgspec.json.decode(request.content, type=cls)
 
     @property
     def cancelled_id(self) -> int | str | None:

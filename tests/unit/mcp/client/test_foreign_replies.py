@@ -1181,6 +1181,9 @@ async def test_a_redirected_request_and_headers_in_any_encoding() -> None:
             moved = (await client.post(url, json=message)).next_request  # the SDK follows it so
             assert moved is not None
             answered = await client.send(moved)
+            ended = (await client.delete(url)).next_request  # the session
+            assert ended is not None
+            assert (await client.send(ended)).status_code == 307
     assert answered.json()["result"]["content"] == [{"type": "text", "text": "fine"}]
 
 
