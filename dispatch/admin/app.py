@@ -47,7 +47,7 @@ from dispatch.admin.views import (
 )
 from dispatch.calls.resolution import LiveCatalog
 from dispatch.calls.runtime import Runtime
-from dispatch.errors import ErrorType, TransportError
+from dispatch.errors import ErrorType, Outcome, TransportError
 from dispatch.telemetry.events import Events
 from dispatch.telemetry.exposition import metrics_app
 from dispatch.telemetry.observers import Telemetry
@@ -350,12 +350,12 @@ class CallFilter:
         known = {"limit", "failed", "tool", "user", "outcome", "slower_than"}
         if unknown := sorted(set(parameters) - known):
             raise ApiError(f"The parameter '{unknown[0][:80]}' is unknown; there are {', '.join(sorted(known))}.", 400)
-        self.is_failed = parameters.get("failed", "") not in ("", "0")
+        self.is_failed = read_choice(parameters, "failed", ("1", "0")) == "1"
         self.limit = int(read_number(parameters, "limit", 100, MAX_LIMIT))
         self._slower_than = read_number(parameters, "slower_than", 0.0)
         self._tool = parameters.get("tool")
         self._user = parameters.get("user")
-        self._outcome = parameters.get("outcome")
+        self._outcome = read_choice(parameters, "outcome", [str(each) for each in Outcome])
 
     def accepts(self, call: RecordedCall) -> bool:
         """Return whether a call is selected."""
@@ -366,6 +366,14 @@ class CallFilter:
             and call.duration > self._slower_than
             and (not self.is_failed or call.outcome != "success")
         )
+
+
+def read_choice(parameters: Mapping[str, str], name: str, choices: Sequence[str]) -> str | None:
+    """Return a parameter, which is one of ``choices``; None: it is not given, or empty."""
+    value = parameters.get(name) or None
+    if value is not None and value not in choices:
+        raise ApiError(f"'{name}' is one of {', '.join(choices)}.", 400)
+    return value
 
 
 def read_number(parameters: Mapping[str, str], name: str, default: float, most: float = 1e9) -> float:

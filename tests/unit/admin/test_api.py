@@ -102,6 +102,22 @@ async def test_each_value_of_a_policy_has_its_source() -> None:
         assert policy["retry.max-attempts"]["source"] == "default"
 
 
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("outcome=time-out", "'outcome' is one of success, tool_error, "),
+        ("failed=no", "'failed' is one of 1, 0."),
+        ("limit=many", "'limit' is no number from 0 to 1000."),
+    ],
+)
+@pytest.mark.parametrize("path", ["/api/calls", "/api/calls/stream"])
+async def test_a_filter_of_calls_that_selects_nothing_by_mistake_is_refused(path: str, query: str, told: str) -> None:
+    async with observed() as it:
+        answer = await it.client.get(f"{path}?{query}")
+        assert answer.status_code == 400
+        assert answer.json()["error"].startswith(told)
+
+
 async def test_a_call_is_found_by_its_number_its_request_and_shows_its_attempts() -> None:
     async with observed() as it:
         with contextlib.suppress(DispatchError):
