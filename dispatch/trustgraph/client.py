@@ -8,8 +8,8 @@ import inspect
 import os
 import random
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from msgspec.structs import replace
 
@@ -72,6 +72,8 @@ if TYPE_CHECKING:
 # argument is the user.
 
 
+CALL_VALUES = ("config", "arguments")
+STREAM_VALUES = (*CALL_VALUES, "callback")
 DEFAULT_TIMEOUT_S = 600.0
 """TrustGraph's own default for a tool service."""
 
@@ -124,20 +126,43 @@ def encode_config(config: Mapping[str, Any] | None) -> str:
         ) from None
 
 
-def has_user_parameter(client: Any) -> bool:
-    """Return whether the first parameter of ``client.call`` is the user.
+class CallShape(NamedTuple):
+    """How a method of a client is called.
+
+    Attributes:
+        has_user: its first parameter is the user.
+        has_timeout: it accepts ``timeout=``.
+    """
+
+    has_user: bool
+    has_timeout: bool
+
+
+def read_shape(client: Any, method: str, values: Sequence[str]) -> CallShape:
+    """Return how ``method`` of a client is called with the user, if it has one, and ``values``.
 
     Raises:
-        TypeError: the client has no ``call``.
+        TypeError: the client has no such method, or it cannot be called so.
     """
-    call = getattr(client, "call", None)
+    call = getattr(client, method, None)
     if not callable(call):
-        raise TypeError(f"{type(client).__name__} has no method 'call': wrap a ToolServiceClient")
+        raise TypeError(f"{type(client).__name__} has no method '{method}': wrap a ToolServiceClient")
     try:
-        parameters = list(inspect.signature(call).parameters)
+        signature = inspect.signature(call)
     except (TypeError, ValueError):
-        return False
-    return bool(parameters) and parameters[0] == "user"
+        return CallShape(False, True)
+    parameters = signature.parameters
+    shape = CallShape(
+        next(iter(parameters), "") == "user",
+        "timeout" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values()),
+    )
+    names = ("user", *values) if shape.has_user else tuple(values)
+    try:
+        signature.bind(*names, **({"timeout": 1.0} if shape.has_timeout else {}))
+    except TypeError as error:
+        shown = excerpt(f"{type(client).__name__}.{method}{signature}")
+        raise TypeError(f"{shown} cannot be called with ({', '.join(names)}): {error}.") from None
+    return shape
 
 
 async def perform_call(calls: Calls, tool: ResolvedTool, given: Mapping[str, Any], options: CallOptions) -> str:
@@ -178,11 +203,12 @@ _NO_POOL = PoolKey("", ("", ""))
 class WrappedClient:
     """A client of TrustGraph's with guards around it: circuit breaker, rate limits, bulkhead, retries, hedging, one deadline
     and typed errors. It has the calls of :class:`dispatch.ToolServiceClient`. It works on one event loop, and on another one
-    when that has ended.
+    when that has ended. All other attributes and ``async with`` are those of the client, without guards.
 
     Args:
         client: anything with TrustGraph's ``call(config, arguments, timeout=…)`` (2.11.1) or ``call(user, config,
-            arguments, timeout=…)`` (the specification); ``call_streaming`` likewise.
+            arguments, timeout=…)`` (the specification); ``call_streaming`` likewise. ``timeout`` is given to a method that
+            accepts it.
         tool: its name in errors, metrics and events.
         policy: of its calls. The keys of balancing, outlier detection and delivery have no effect: the client sends its
             messages itself. None: the defaults, with TrustGraph's timeout of 600 s.
@@ -194,7 +220,7 @@ class WrappedClient:
         telemetry: settings of metrics. Calls have no spans, because the client's messages carry no trace context.
 
     Raises:
-        TypeError: the client has no such ``call``.
+        TypeError: the client has no such ``call``, or one with other parameters.
         PolicyError: the policy hedges or retries a tool that must not be executed twice.
         ValueError: a permission is invalid.
     """
@@ -223,7 +249,7 @@ class WrappedClient:
         own = () if self.policy.hedging is None else ("hedging",)
         check_repeats(annotations, self.policy, own)
         self._repeatable = repeatable(annotations)
-        has_user_parameter(client)
+        self._shape = read_shape(client, "call", CALL_VALUES)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process = 0
         self._tool_guards: ToolGuards | None = None
@@ -327,21 +353,44 @@ class WrappedClient:
     def fleet_figures(self) -> None:
         """Return nothing: the client belongs to no fleet."""
 
-    async def call(self, *values: Any, timeout: float | None = None, **named: Any) -> str:
-        """As :meth:`dispatch.ToolServiceClient.call`. ``timeout``: seconds for the whole call; None: the policy's."""
-        limit = self.policy.timeout if timeout is None else timeout
-        given = bind_values(("config", "arguments", "timeout"), values, named | {"timeout": limit})
-        request = _ClientRequest(given["config"], given["arguments"])
-        options = CallOptions(given["user"], given["timeout"], context=request)
-        return await perform_call(self._running_calls(), self._resolved, given, options)
+    def __getattr__(self, name: str) -> Any:
+        """Return any other attribute of the client: its life cycle, what a subclass adds. Methods that it returns are the
+        client's own, without guards."""
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        return getattr(self._client, name)
 
-    async def call_streaming(self, *values: Any, timeout: float | None = None, **named: Any) -> str:
+    async def __aenter__(self) -> Self:
+        """Enter the client."""
+        if not hasattr(self._client, "__aenter__"):
+            raise TypeError(
+                f"{describe_type(self._client)} is no asynchronous context manager; leave out 'async with'."
+            )
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(self, *raised: Any) -> Any:
+        """Leave the client."""
+        return await self._client.__aexit__(*raised)
+
+    async def call(self, *values: Any, timeout: float | None = None, **named: Any) -> Any:
+        """As :meth:`dispatch.ToolServiceClient.call`, with the result of the client. ``timeout``: seconds for the whole
+        call; None: the policy's."""
+        limit = self.policy.timeout if timeout is None else timeout
+        given = bind_values((*CALL_VALUES, "timeout"), values, named | {"timeout": limit})
+        request = _ClientRequest(given["config"], given["arguments"], self._shape)
+        options = CallOptions(given["user"], given["timeout"], context=request)
+        text = await perform_call(self._running_calls(), self._resolved, given, options)
+        return text.value if isinstance(text, _ClientValue) else text
+
+    async def call_streaming(self, *values: Any, timeout: float | None = None, **named: Any) -> Any:
         """As :meth:`dispatch.ToolServiceClient.call_streaming`. The call is not retried once a chunk was given."""
         if not callable(getattr(self._client, "call_streaming", None)):
             raise TypeError(f"{describe_type(self._client)} has no method 'call_streaming'; use call()")
+        shape = read_shape(self._client, "call_streaming", STREAM_VALUES)
         limit = self.policy.timeout if timeout is None else timeout
         given = bind_values(("config", "arguments", "callback", "timeout"), values, named | {"timeout": limit})
-        request = _ClientRequest(given["config"], given["arguments"], is_stream=True)
+        request = _ClientRequest(given["config"], given["arguments"], shape, is_stream=True)
         # The client has no limit for the time between two chunks.
         options = CallOptions(given["user"], given["timeout"], 2 * given["timeout"], context=request)
         await stream_call(self._running_calls(), self._resolved, given, options)
@@ -372,11 +421,22 @@ class _ClientRequest:
         text: that the client returned for a stream.
     """
 
-    def __init__(self, config: Any, arguments: Any, *, is_stream: bool = False) -> None:
+    def __init__(self, config: Any, arguments: Any, shape: CallShape, *, is_stream: bool = False) -> None:
         self.config = config
         self.arguments = arguments
+        self.shape = shape
         self.is_stream = is_stream
-        self.text = ""
+        self.text: Any = ""
+
+
+class _ClientValue(str):
+    """A result of a client that is no text.
+
+    Attributes:
+        value: the result.
+    """
+
+    value: Any
 
 
 class ClientInstance(LocalInstance):
@@ -391,7 +451,6 @@ class ClientInstance(LocalInstance):
     def __init__(self, client: Any) -> None:
         super().__init__(self._call)
         self._client = client
-        self._has_user = has_user_parameter(client)
 
     def send(self, request: Request, attempt: Attempt) -> None:
         """Call the client. Its own limit is for each message and starts late; that of the request covers everything. It ends
@@ -401,17 +460,22 @@ class ClientInstance(LocalInstance):
 
     async def _call(self, call: LocalCall) -> str | AsyncIterator[str]:
         request: _ClientRequest = call.context.context
-        values: tuple[Any, ...] = (request.config, request.arguments)
-        if self._has_user:
-            values = (call.context.user, *values)
-        seconds = call.context.remaining
         if request.is_stream:
-            return self._stream(request, call.tool, values, seconds)
-        return await self._ask(call.tool, self._client.call(*values, timeout=seconds))
+            return self._stream(request, call)
+        result = await self._ask(call.tool, self._call_client(self._client.call, call))
+        if isinstance(result, str):
+            return result
+        value = _ClientValue(read_text(result))
+        value.value = result
+        return value
 
-    async def _stream(
-        self, request: _ClientRequest, tool: str, values: tuple[Any, ...], seconds: float
-    ) -> AsyncIterator[str]:
+    def _call_client(self, method: Callable[..., Any], call: LocalCall, *values: Any) -> Any:
+        request: _ClientRequest = call.context.context
+        user = (call.context.user,) if request.shape.has_user else ()
+        limit = {"timeout": call.context.remaining} if request.shape.has_timeout else {}
+        return method(*user, request.config, request.arguments, *values, **limit)
+
+    async def _stream(self, request: _ClientRequest, call: LocalCall) -> AsyncIterator[str]:
         """Yield the chunks that the client gives to its callback, which waits until each one is read."""
         chunks: asyncio.Queue[str | None] = asyncio.Queue(1)
         has_ended = False
@@ -425,7 +489,8 @@ class ClientInstance(LocalInstance):
             if chunks.empty():
                 chunks.put_nowait(None)
 
-        asking = asyncio.create_task(self._ask(tool, self._client.call_streaming(*values, on_chunk, timeout=seconds)))
+        streaming = self._call_client(self._client.call_streaming, call, on_chunk)
+        asking = asyncio.create_task(self._ask(call.tool, streaming))
         asking.add_done_callback(on_end)
         try:
             while not (asking.done() and chunks.empty()):
@@ -439,7 +504,7 @@ class ClientInstance(LocalInstance):
                 chunks.get_nowait()
             await cancel_and_wait((asking,))
 
-    async def _ask(self, tool: str, answer: Awaitable[str]) -> str:
+    async def _ask(self, tool: str, answer: Awaitable[Any]) -> Any:
         """Return the answer of the client.
 
         Raises:

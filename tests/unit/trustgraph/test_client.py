@@ -851,6 +851,58 @@ async def test_a_call_of_a_wrapped_client_in_neither_dialect_is_a_clear_type_err
         await dispatch.wrap(Published(ha), tool="work").call(CONFIG)
 
 
+class Own(Published):
+    """A subclass of a user, with methods and a life cycle of its own."""
+
+    is_open = False
+
+    async def call(self, config: Any, arguments: Any) -> Any:
+        return await super().call(config, arguments)
+
+    async def call_streaming(self, config: Any, arguments: Any, callback: Any) -> Any:
+        return await super().call_streaming(config, arguments, callback)
+
+    async def stop(self) -> str:
+        return "stopped"
+
+    async def __aenter__(self) -> Own:
+        self.is_open = True
+        return self
+
+    async def __aexit__(self, *_raised: object) -> None:
+        self.is_open = False
+
+
+@pytest.mark.parametrize("result", ["ha", {"joke": "ha"}, ["ha"], None], ids=str)
+async def test_a_subclass_is_wrapped_with_its_own_signature_results_and_attributes(result: object) -> None:
+    async def work() -> object:
+        return result
+
+    client, got = Own(work), list[str]()
+    async with dispatch.wrap(client, tool="work") as wrapped:
+        assert await wrapped.call(CONFIG, ARGUMENTS, timeout=5) == result
+        assert await wrapped.call_streaming(CONFIG, ARGUMENTS, got.append) == result
+        assert wrapped.is_open
+        assert await wrapped.stop() == "stopped"
+    assert (client.is_open, got) == (False, ["Once", " upon"])
+    with pytest.raises(AttributeError, match="'Own' object has no attribute 'start'"):
+        wrapped.start  # noqa: B018
+    with pytest.raises(TypeError, match="a Published is no asynchronous context manager"):
+        async with dispatch.wrap(Published(ha), tool="work"):
+            raise AssertionError("it must not get here")
+
+
+def test_a_call_with_other_parameters_cannot_be_wrapped() -> None:
+    class Other:
+        async def call(self, *, config: Any, arguments: Any) -> str:
+            return "ha"
+
+    with pytest.raises(
+        TypeError, match=r"^Other\.call\(.*\) -> 'str' cannot be called with \(config, arguments\): too many"
+    ):
+        dispatch.wrap(Other(), tool="work")
+
+
 def test_what_has_no_call_cannot_be_wrapped() -> None:
     for client in (object(), None, type("Odd", (), {"call": "a text"})()):
         with pytest.raises(TypeError, match="has no method 'call'"):
