@@ -378,14 +378,14 @@ def function_calling_prompt(tools: Iterable[CallableTool | NamedFunction]) -> st
 # Results in the form in which the model called, as messages for its next turn.
 
 
-def format_answers(results: Iterable[FunctionCallResult]) -> list[dict[str, Any]]:
-    """Return the messages that give ``results`` back to the model.
+def format_answers(results: Iterable[FunctionCallResult] | None) -> list[dict[str, Any]]:
+    """Return the messages that give ``results`` back to the model; none for None, which is that of no calls.
 
     Native forms get the messages or items of their API, each with the id of its call. Texts get one user message:
     ``<function_call_result>`` for Chat2Graph, ``<tool_response>`` for Hermes and Qwen, ``Observation:`` for TrustGraph.
     """
     messages: list[dict[str, Any]] = []
-    for form, group in groupby(results, key=lambda result: result.form):
+    for form, group in groupby(results or (), key=lambda result: result.form):
         messages += scalar_value(_format(form, list(group)))
     return messages
 

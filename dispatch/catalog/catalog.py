@@ -260,6 +260,7 @@ class Catalog:
         """
         return self.sources.get(self.tool(name).name, self.source)
 
+    @explain_keywords
     def list(
         self,
         *,

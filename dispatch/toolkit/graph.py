@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import networkx as nx
 
-from dispatch._internal import read_text, type_name, yield_to_others
+from dispatch._internal import describe_type, read_text, type_name, yield_to_others
 from dispatch.calling import CallableTool
 from dispatch.functions.sources import PackagedFunction, find_functions
 
@@ -199,9 +199,16 @@ class Tool:
 
     @classmethod
     def of(cls, tool: Tool | CallableTool) -> Tool:
-        """Return ``tool`` itself, or the vertex of a :class:`dispatch.BoundTool`: its id is the name of the tool."""
+        """Return ``tool`` itself, or the vertex of a :class:`dispatch.BoundTool`: its id is the name of the tool.
+
+        Raises:
+            TypeError: it is no tool.
+        """
         if isinstance(tool, Tool):
             return tool
+        if not isinstance(getattr(tool, "name", None), str) or not callable(getattr(tool, "invoke", None)):
+            fix = 'write Tool("find_order", "Find an order.", find_order), or give dispatcher.tool(NAME)'
+            raise TypeError(f"{describe_type(tool)} is no tool. Fix: {fix}.")
         return Tool(tool.name, tool.description, tool.invoke, ToolType.DISPATCH_TOOL, id=tool.name)
 
     def copy(self) -> Tool:

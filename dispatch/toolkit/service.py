@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dispatch._internal import check_instance, describe_type
 from dispatch.calling import CallableTool
 from dispatch.toolkit.drawing import draw_figure
 from dispatch.toolkit.graph import (
@@ -122,6 +123,7 @@ class ToolkitService:
 
         Raises:
             ValueError: a score is not in [0, 1], or an action or a group has the id of the tool.
+            TypeError: ``tool`` is none, or ``connected_actions`` has anything but pairs of an action and a score.
         """
         tool = Tool.of(tool)
         known = self._select_known(connected_actions, f"tool {tool.name!r}")
@@ -171,12 +173,14 @@ class ToolkitService:
 
         Raises:
             ValueError: a score is not in [0, 1], or a tool or a group has the id of the action.
+            TypeError: an argument is of another type.
         """
         toolkit = self._toolkit
-        _check_scores([*next_actions, *prev_actions])
+        check_instance("action", action, Action, "an Action(id, name, description)")
+        following, preceding = read_scores("next_actions", next_actions), read_scores("prev_actions", prev_actions)
         self._add_vertex(action.id, action, Action)
-        self._connect((action.id, each.id, score) for each, score in next_actions if toolkit.has_vertex(each.id))
-        self._connect((each.id, action.id, score) for each, score in prev_actions if toolkit.has_vertex(each.id))
+        self._connect((action.id, each.id, score) for each, score in following if toolkit.has_vertex(each.id))
+        self._connect((each.id, action.id, score) for each, score in preceding if toolkit.has_vertex(each.id))
 
     def chain(self, *item_chain: ChainItem) -> ToolkitService:
         """Add actions that follow each other, each with its tools: ``chain(action, (tool, group), action2)``. Every edge has
@@ -236,10 +240,17 @@ class ToolkitService:
 
         Raises:
             ValueError: ``hops`` is negative, or ``threshold`` is not a number.
+            TypeError: an argument is of another type.
             RejectedError: ``permissions-unavailable``: the permissions of ``user`` come from a callable, and its answer is
                 not cached. ``await dispatcher.tools(user=user)`` asks for them.
         """
-        ids = [action.id for action in actions]
+        check_instance("actions", actions, Iterable, "a list of actions, such as [look]")
+        ids = []
+        for action in actions:
+            check_instance("each of actions", action, Action, "an Action, such as get_action(id) returns")
+            ids.append(action.id)
+        check_instance("hops", hops, int, "a whole number")
+        check_instance("threshold", threshold, (int, float), "a number")
         follower, learner = self._toolkit.follower, self._toolkit.learner
         options: dict[str, Any] = {}
         if follower is not None:
@@ -320,9 +331,8 @@ class ToolkitService:
         return draw_figure(graph, title, show)
 
     def _select_known(self, actions: ScoredActions, what: str) -> list[tuple[Action, float]]:
-        _check_scores(actions)
         known = []
-        for action, score in actions:
+        for action, score in read_scores("connected_actions", actions):
             if self._toolkit.is_action(action.id):
                 known.append((action, score))
             else:
@@ -357,10 +367,25 @@ class ToolkitService:
             toolkit.remove_vertex(tool)
 
 
-def _check_scores(actions: ScoredActions) -> None:
-    for action, score in actions:
+def read_scores(name: str, actions: ScoredActions) -> list[tuple[Action, float]]:
+    """Return the pairs of actions and scores in the argument ``name``.
+
+    Raises:
+        TypeError: it has anything else.
+        ValueError: a score is not in [0, 1].
+    """
+    form = "a list of actions with scores, such as [(look, 0.9)]"
+    check_instance(name, actions, Iterable, form)
+    found = []
+    for each in actions:
+        if not isinstance(each, tuple | list) or len(each) != 2 or not isinstance(each[0], Action):
+            raise TypeError(f"{name} must be {form}; it has {describe_type(each)}.")
+        action, score = each
+        check_instance(f"the score of action {action.name!r}", score, (int, float), "a number from 0 to 1")
         if not 0 <= score <= 1:
             raise ValueError(f"The score {score!r} of action {action.name!r} is not in [0, 1]. Give one that is.")
+        found.append((action, score))
+    return found
 
 
 def _warn(text: str, depth: int = 3) -> None:

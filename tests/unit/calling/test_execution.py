@@ -307,6 +307,10 @@ async def test_answers_in_texts(text: str, answer: str) -> None:
     assert format_answers(results) == [{"role": "user", "content": answer}]
 
 
+async def test_an_output_without_calls_has_no_answers() -> None:
+    assert format_answers(await call_function([LocalTool("f", lambda: "x")], "No call.")) == []
+
+
 # The prompt
 def test_the_prompt_shows_each_tool_and_is_no_call_except_for_its_example() -> None:
     prompt = function_calling_prompt([LocalTool("add", add), LocalTool("sub", add)])

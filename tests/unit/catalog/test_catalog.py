@@ -134,6 +134,13 @@ def test_the_errors_can_be_pickled(catalog: Catalog) -> None:
         assert str(copy) == str(raised.value)
 
 
+def test_an_unknown_condition_is_named(catalog: Catalog) -> None:
+    with pytest.raises(TypeError, match=r"^Unexpected keyword argument 'tags': did you mean 'tags_any'\?$"):
+        catalog.list(tags="long")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^Unexpected keyword argument 'kind': the keywords are category, tags_any, "):
+        catalog.list(kind="fun")  # type: ignore[call-arg]
+
+
 def test_listing_by_category_tags_and_service(catalog: Catalog) -> None:
     assert names(catalog.list()) == ["tell-joke", "tell-story", "calculate"]
     assert names(catalog.list(category="fun")) == ["tell-joke", "tell-story"]

@@ -16,6 +16,7 @@ import inspect
 import io
 import sys
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -887,3 +888,45 @@ def test_an_action_copies_its_tools() -> None:
     copied = original.copy()
     copied.next_action_ids.append("c")
     assert (original.next_action_ids, copied.tools[0].id) == (["b"], "tool 1")
+
+
+def test_arguments_of_another_type_are_named() -> None:
+    service = ToolkitService()
+    look = Action("look", "Look up", "")
+    service.add_action(look, [], [])
+    tool = Tool("find", "", print, id="find")
+    mistakes: list[tuple[Callable[[], object], str]] = [
+        (lambda: service.add_action("look", [], []), r"action must be an Action\(id, name, description\), not a str"),  # type: ignore[arg-type]
+        (
+            lambda: service.add_action(Action("b", "B", ""), [], [look]),
+            r"prev_actions must be a list .* it has an Action",
+        ),  # type: ignore[list-item]
+        (
+            lambda: service.add_tool(tool, look),
+            r"connected_actions must be a list .*, such as \[\(look, 0.9\)\], not an",
+        ),  # type: ignore[arg-type]
+        (
+            lambda: service.add_tool(tool, [(look, "0.9")]),
+            "the score of action 'Look up' must be a number .* not a str",
+        ),  # type: ignore[list-item]
+        (lambda: service.add_tool(print, [(look, 0.9)]), r"the function print is no tool\. Fix: write Tool\("),  # type: ignore[arg-type]
+        (lambda: service.recommend_subgraph(["look"]), "each of actions must be an Action, .* not a str"),  # type: ignore[list-item]
+        (
+            lambda: service.recommend_subgraph(look),
+            r"actions must be a list of actions, such as \[look\], not an Action",
+        ),  # type: ignore[arg-type]
+        (lambda: service.recommend_subgraph([look], hops="1"), "hops must be a whole number, not a str"),  # type: ignore[arg-type]
+    ]
+    for make, told in mistakes:
+        with pytest.raises(TypeError, match=told):
+            make()
+    assert service.get_toolkit().vertices() == ["look"]
+
+
+def test_actions_and_scores_may_be_any_iterable() -> None:
+    service = ToolkitService()
+    look, reply = Action("look", "Look up", ""), Action("reply", "Reply", "")
+    service.add_action(look, [], [])
+    service.add_action(reply, iter([]), zip([look], [0.9], strict=True))  # type: ignore[arg-type]
+    service.add_tool(Tool("find", "", print, id="find"), zip([look, reply], [0.8, 0.7], strict=True))  # type: ignore[arg-type]
+    assert sorted(service.get_toolkit().edges()) == [("look", "find"), ("look", "reply"), ("reply", "find")]
