@@ -493,6 +493,7 @@ class NamedFields(msgspec.StructMeta):
 
 
 _CHECKED: Final[Mapping[str, tuple[type | tuple[type, ...], str]]] = {
+    "bool": (bool, "True or False"),
     "str": (str, "a text"),
     "str | None": ((str, NoneType), "a text, or None"),
     "str | os.PathLike[str]": ((str, os.PathLike), "a path"),

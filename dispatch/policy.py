@@ -8,11 +8,20 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from dispatch._internal import NamedFields, describe_type, excerpt, explain_keywords, find_near_names, scalar_value
+from dispatch._internal import (
+    NamedFields,
+    check_instance,
+    describe_type,
+    excerpt,
+    explain_keywords,
+    find_near_names,
+    scalar_value,
+)
 from dispatch.documents import (
     WRONG,
     DocumentError,
@@ -1139,6 +1148,11 @@ class Annotations(msgspec.Struct, metaclass=NamedFields, frozen=True):
     read_only: bool = False
     idempotent: bool = False
     destructive: bool | None = None
+
+    def __post_init__(self) -> None:
+        check_instance("read_only", self.read_only, bool, "True or False")
+        check_instance("idempotent", self.idempotent, bool, "True or False")
+        check_instance("destructive", self.destructive, (bool, NoneType), "True, False, or None")
 
 
 UNDECLARED = Annotations()

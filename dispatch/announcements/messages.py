@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
@@ -248,7 +249,10 @@ class Announce(msgspec.Struct, frozen=True, kw_only=True, metaclass=NamedFields)
         topic: of the announcements; a whole name or TrustGraph's short form.
         keys: secrets by key id, at most two, with which announcements are signed.
         labels: of the instance, such as a zone.
-        weight: of the instance.
+        weight: of the instance, above 0: its share of the calls, relative to other instances.
+
+    Raises:
+        TypeError, ValueError: a value is of another type, or out of range.
     """
 
     topic: str = DEFAULT_TOPIC
@@ -264,6 +268,12 @@ class Announce(msgspec.Struct, frozen=True, kw_only=True, metaclass=NamedFields)
             raise ValueError(
                 f"{len(self.keys)} keys sign an announcement. Fix: give at most {MAX_SIGNATURES}, the old and the new one."
             )
+        check_instance("labels", self.labels, Mapping, "texts by their names, such as {'zone': 'eu'}")
+        for name, label in self.labels.items():
+            check_instance(f"the label {name!r:.80}", label, str, "a text")
+        check_instance("weight", self.weight, (int, float), "a number above 0")
+        if not 0 < self.weight < math.inf:
+            raise ValueError(f"weight must be a number above 0, not {self.weight}")
 
 
 MIN_KEY_BYTES: Final = 16

@@ -265,7 +265,7 @@ class Catalog:
         self,
         *,
         category: str | None = None,
-        tags_any: Iterable[str] = (),
+        tags_any: str | Iterable[str] = (),
         service: str | None = None,
         source: str | None = None,
         text: str = "",

@@ -550,6 +550,8 @@ class Telemetry(msgspec.Struct, metaclass=NamedFields, frozen=True, kw_only=True
     redact: Redact | None = None
 
     def __post_init__(self) -> None:
+        check_instance("metrics", self.metrics, bool, "True or False")
+        check_instance("content", self.content, bool, "True or False")
         if self.traces not in ("native", "propagation-only", "off"):
             raise ValueError(f"traces must be 'native', 'propagation-only' or 'off', not {self.traces!r}")
         if self.redact is not None:

@@ -63,6 +63,28 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], Any, str]] = {
     ),
     "announce-topic": (lambda value: dispatch.Announce(topic=value), 3, "topic must be the name of a topic, such as"),
     "announce-keys": (lambda value: dispatch.Announce(keys=value), None, "keys must be secrets by their ids, such as"),
+    "announce-labels": (
+        lambda value: dispatch.Announce(labels=value),
+        {"zone": 3},
+        "the label 'zone' must be a text, not an int",
+    ),
+    "announce-weight": (
+        lambda value: dispatch.Announce(weight=value),
+        "2",
+        "weight must be a number above 0, not a str",
+    ),
+    "folder-watch": (lambda value: dispatch.Folder("x", watch=value), "no", "watch must be True or False, not a str"),
+    "read-only": (
+        lambda value: dispatch.Annotations(read_only=value),
+        "no",
+        "read_only must be True or False, not a str",
+    ),
+    "destructive": (
+        lambda value: dispatch.Annotations(destructive=value),
+        "no",
+        "destructive must be True, False, or None, not a str",
+    ),
+    "content": (lambda value: dispatch.Telemetry(content=value), "false", "content must be True or False, not a str"),
     "trust": (lambda value: dispatch.Trust(services=value), None, "services must be a tuple of patterns, such as"),
     "trust-number": (lambda value: dispatch.Trust(max_tools=value), "3", "max_tools must be a whole number, not a str"),
     "trust-file": (dispatch.Trust.load, None, f"path {PATH} None"),
