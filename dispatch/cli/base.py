@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import json
@@ -13,7 +14,7 @@ import signal
 import sys
 import traceback
 import typing
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -74,10 +75,27 @@ def print_err(line: str) -> None:
     print(line, file=sys.stderr, flush=True)  # noqa: T201 - output of the command line
 
 
+_stdout: TextIO | None = None
+"""Stdout while that of user code is diverted; None: ``sys.stdout``."""
+
+
+@contextlib.contextmanager
+def divert_prints() -> Iterator[None]:
+    """Let what user code prints go to stderr, so that stdout has the output of the command alone."""
+    global _stdout
+    former, _stdout = _stdout, _stdout or sys.stdout
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _stdout = former
+
+
 def print_out(text: str, end: str = "\n") -> None:
     """Print text to stdout and flush, so that a pipe receives it immediately."""
-    sys.stdout.write(text + end)
-    sys.stdout.flush()
+    stream = _stdout or sys.stdout
+    stream.write(text + end)
+    stream.flush()
 
 
 _json_printed = False
@@ -94,7 +112,7 @@ def print_json(value: Any) -> None:
     """Print one line of JSON to stdout."""
     global _json_printed
     _json_printed = True
-    is_utf = sys.stdout.encoding.lower().startswith("utf")
+    is_utf = (_stdout or sys.stdout).encoding.lower().startswith("utf")
     print_out(json.dumps(value, ensure_ascii=not is_utf))  # what an encoding lacks is escaped as JSON has it
 
 

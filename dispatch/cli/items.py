@@ -26,6 +26,7 @@ from dispatch.cli.base import (
     CliError,
     Json,
     Settings,
+    divert_prints,
     make_printable,
     print_err,
     print_json,
@@ -466,12 +467,13 @@ def export(
     if to is not None:
         settings.catalog = [to]
     exported = []
-    for target in targets:
-        loaded = load_target(target)
-        if not loaded.functions:
-            raise CliError(f"'{target}' is a service class, whose descriptors are not generated.", "name functions")
-        name = service or name_target(target)
-        exported.append(ToolServer(None, "memory://", functions=loaded.functions, service=name).descriptors)
+    with divert_prints():
+        for target in targets:
+            loaded = load_target(target)
+            if not loaded.functions:
+                raise CliError(f"'{target}' is a service class, whose descriptors are not generated.", "name functions")
+            name = service or name_target(target)
+            exported.append(ToolServer(None, "memory://", functions=loaded.functions, service=name).descriptors)
     if to is None and settings.trustgraph_workspace is None:
         for each in exported:
             print_json({"service": each.service, "tools": each.tools})

@@ -29,6 +29,7 @@ from dispatch.cli.base import (
     CliError,
     Exit,
     Settings,
+    divert_prints,
     format_count,
     make_printable,
     print_err,
@@ -194,7 +195,8 @@ def serve(
                 raise CliError(f"'{target}' is given twice.", "give each target once")
             raise CliError(f"Two services are named '{name}'.", "give their files different names")
         sys.dont_write_bytecode = sys.dont_write_bytecode or watch  # it is stale after two edits within a second
-        loaded = load_target(target)
+        with divert_prints():
+            loaded = load_target(target)
         if watch:
             if not loaded.functions:
                 raise CliError(f"--watch reloads functions, and '{target}' is a service class.", "leave it out")
@@ -313,11 +315,11 @@ class ServerReporter:
 
     def __init__(self, server: ToolServer, json: bool, reloader: Reloader | None = None) -> None:
         self.server = server
-        self._json = json
+        self.is_json = json
         self._reloader = reloader
 
     def report(self, event: str, text: str, **facts: Any) -> None:
-        if self._json:
+        if self.is_json:
             print_json({"event": event, "instance": self.server.instance, **facts})
         else:
             print_err(text)
@@ -350,7 +352,7 @@ class ServerReporter:
 
     def report_connection(self, is_connected: bool, seconds: float) -> None:
         """Report for programs that the broker is lost or back; the log says it to people."""
-        if self._json:
+        if self.is_json:
             event = "broker-back" if is_connected else "broker-lost"
             self.report(event, "", at=round(time.time(), 3), seconds=round(seconds, 3))
 
@@ -434,6 +436,8 @@ async def serve_until_signal(reporters: Sequence[ServerReporter]) -> signal.Sign
             _exit_process(130)
 
     async with contextlib.AsyncExitStack() as stack:
+        if any(each.is_json for each in reporters):
+            stack.enter_context(divert_prints())
         for reporter in reporters:
             await reporter.server.start()
             stack.push_async_callback(reporter.server.close)

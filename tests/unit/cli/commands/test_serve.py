@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import sys
 from typing import Any
 
 import pytest
@@ -120,6 +121,28 @@ async def test_json_has_a_line_for_each_event(capsys: Captured) -> None:
     assert ready == {"event": "ready", "instance": "lab-1", "request_queue": REQUESTS, "response_queue": RESPONSES}
     assert (draining["event"], draining["running"]) == ("draining", 0)
     assert (stopped["event"], stopped["drained"], stopped["requests"]) == ("stopped", True, 0)
+
+
+async def test_what_a_tool_prints_is_not_among_the_events_in_json(capsys: Captured) -> None:
+    async def work(_arguments: Any) -> str:
+        sys.stdout.write("working\n")
+        return "done"
+
+    lab = ToolServer(Service(work), BROKER, request_queue=REQUESTS, response_queue=RESPONSES)
+    serving = start(lab, as_json=True)
+    await idle()
+    async with dispatching() as dispatcher:
+        assert await dispatcher.call("work") == "done"
+        signal.raise_signal(signal.SIGTERM)
+        await serving
+    sys.stdout.write("printed afterwards\n")
+    out, err = capsys.readouterr()
+    *events, last = out.splitlines()
+    assert ([json.loads(each)["event"] for each in events], last) == (
+        ["ready", "draining", "stopped"],
+        "printed afterwards",
+    )
+    assert err == "working\n"
 
 
 async def test_the_handlers_of_signals_are_as_before() -> None:

@@ -56,6 +56,13 @@ def modules(tmp_path: Path) -> Iterator[None]:
 # -- export ------------------------------------------------------------------------------------------------------
 
 
+def test_what_a_module_prints_is_not_among_the_exported_descriptors(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(f"print('loading')\n{SHOP.format(shelf='shelf')}")
+    end = run("export", "shop.py")
+    assert end.json["service"]["id"] == "shop"
+    assert end.err == "loading\n"
+
+
 def test_export_writes_the_descriptors(run: Run, tmp_path: Path) -> None:
     end = run("export", "shop.py", "--to", "tools")
     assert (end.code, end.err) == (0, "")
