@@ -6,7 +6,8 @@ Keys in files are in kebab-case (``request-queue``, ``read-only``).
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -33,6 +34,7 @@ from dispatch.documents import (
 from dispatch.messaging.wire import TopicError, TopicName
 from dispatch.permissions.grants import check_permission
 from dispatch.policy import repeatable
+from dispatch.schemas import find_value, type_of
 
 # Errors.
 
@@ -318,12 +320,12 @@ class ToolDescriptor(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
     @property
     def described_arguments(self) -> tuple[Argument, ...]:
         """The arguments for display and for command lines: ``arguments``, or the properties of the input schema's root. The
-        type of a property that allows several types, or none by name, is ``any``."""
+        type of a property that allows several types besides null, or none by name, is ``any``."""
         if self.input_schema is None:
             return self.arguments
         required = self.input_schema.get("required", ())
         return tuple(
-            _describe_property(name, schema, name in required)
+            _describe_property(name, schema, name in required, self.input_schema)
             for name, schema in self.input_schema.get("properties", EMPTY).items()
         )
 
@@ -340,9 +342,38 @@ class ToolDescriptor(msgspec.Struct, frozen=True, gc=False, rename="kebab"):
         return is_in_group and ("*" in self.applicable_states or (state or "undefined") in self.applicable_states)
 
 
-def _describe_property(name: str, schema: Mapping[str, Any] | bool, required: bool) -> Argument:
+def _describe_property(
+    name: str, schema: Mapping[str, Any] | bool, required: bool, root: Mapping[str, Any]
+) -> Argument:
     fields = schema if isinstance(schema, Mapping) else EMPTY
-    given = fields.get("type")
-    types = [given] if isinstance(given, str) else [each for each in given or () if each != "null"]
-    argument_type = types[0] if len(types) == 1 and types[0] in ARGUMENT_TYPES else "any"
+    types = set(islice(_list_types(fields, root), MAX_TYPES)) - {"null"}
+    argument_type = types.pop() if len(types) == 1 else "any"
+    if argument_type not in ARGUMENT_TYPES:
+        argument_type = "any"
     return Argument(name, argument_type, fields.get("description", ""), required)
+
+
+MAX_STEPS: Final = 8
+"""References and alternatives inside each other that are followed for the type of an argument."""
+MAX_TYPES: Final = 64
+"""Alternatives that are read for the type of an argument: references can multiply them."""
+
+
+def _list_types(schema: object, root: Mapping[str, Any], steps: int = MAX_STEPS) -> Iterator[str]:
+    """Yield the types of the values that a schema allows; ``any``: it names none."""
+    fields = schema if isinstance(schema, Mapping) else EMPTY
+    given, reference = fields.get("type"), fields.get("$ref")
+    values = [fields["const"]] if "const" in fields else fields.get("enum")
+    alternatives = fields.get("anyOf") or fields.get("oneOf")
+    if given is not None:
+        yield from [given] if isinstance(given, str) else given
+    elif values:
+        yield from map(type_of, values)
+    elif steps and isinstance(reference, str) and reference.startswith("#/"):
+        keys = [key.replace("~1", "/").replace("~0", "~") for key in reference[2:].split("/")]
+        yield from _list_types(find_value(root, keys), root, steps - 1)
+    elif steps and alternatives:
+        for each in alternatives:
+            yield from _list_types(each, root, steps - 1)
+    else:
+        yield "any"

@@ -45,6 +45,7 @@ from dispatch.policy import DEFAULT_POLICY, MAX_SECONDS, Policy
 from dispatch.result import CallResult
 from dispatch.routing.discovery import WARN_MISSING_S
 from dispatch.routing.instance import SHARED
+from dispatch.schemas import SchemaValidator
 
 
 @with_settings("broker", "catalog", "policy", "grants", "announced", "trust", "token_file", "trust_certs")
@@ -289,7 +290,8 @@ def read_arguments(
     Args:
         tool: declares the type of each argument. An undeclared argument is sent after a warning with similar names, because
             the service decides.
-        words: ``key=value`` (typed by the descriptor; undeclared: a string) or ``key:=JSON``.
+        words: ``key=value`` (typed by the descriptor; undeclared, and where several types are allowed: a string if that is
+            allowed) or ``key:=JSON``.
         document: a JSON object, ``@FILE``, or ``-`` for stdin.
         warn: receives warnings for the user.
         stdin: stream for ``-``; None: that of the process.
@@ -301,7 +303,7 @@ def read_arguments(
     declared = {argument.name: argument for argument in tool.described_arguments}
     seen: set[str] = set()
     for word in words:
-        key, value = _parse_word(word, declared)
+        key, value = _parse_word(word, declared, tool.input_schema)
         if key in seen:
             raise CliError(
                 f"The argument '{key}' is given twice.", "give it once; for several values write a JSON array"
@@ -312,7 +314,7 @@ def read_arguments(
     return given
 
 
-def _parse_word(word: str, declared: Mapping[str, Argument]) -> tuple[str, Any]:
+def _parse_word(word: str, declared: Mapping[str, Argument], schema: Mapping[str, Any] | None) -> tuple[str, Any]:
     key, separator, text = word.partition("=")
     if word.startswith("{"):
         raise CliError(f"'{word}' is not key=value.", f"write --arguments {_quote(word)}")
@@ -323,9 +325,21 @@ def _parse_word(word: str, declared: Mapping[str, Argument]) -> tuple[str, Any]:
         key = key[:-1]
         return key, _parse_json(text, f"The value of '{key}:='", f"write JSON, for instance {key}:='[1, 2]'")
     kind = declared[key].type if key in declared else "string"
-    if kind not in _JSON_KINDS:
-        return key, text
-    return key, _parse_typed(key, text, kind)
+    if kind in _JSON_KINDS:
+        return key, _parse_typed(key, text, kind)
+    return key, text if kind == "string" or schema is None else _parse_any(key, text, schema)
+
+
+def _parse_any(key: str, text: str, schema: Mapping[str, Any]) -> Any:
+    """Return the text, or the JSON value in it where the schema of the arguments allows that and no text."""
+    try:
+        validator = SchemaValidator({name: value for name, value in schema.items() if name != "required"})
+        if not validator.find_mistakes({key: text}):
+            return text
+        value = json.loads(text, parse_constant=_reject_constant)
+        return text if validator.find_mistakes({key: value}) else value
+    except (ValueError, RecursionError):  # no JSON; or the schema itself has a mistake, which the call reports
+        return text
 
 
 def _find_example(word: str, declared: Mapping[str, Argument]) -> str:

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import enum
 import io
 import json
 import os
@@ -29,7 +31,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -399,8 +401,18 @@ def test_an_input_schema_declares_arguments_and_their_types() -> None:
             "either": {"type": ["integer", "string"]},
             "other": {"$ref": "#/$defs/other"},
             "anything": True,
+            "level": {"anyOf": [{"$ref": "#/$defs/level"}, {"type": "null"}]},
+            "point": {"$ref": "#/$defs/a~1point"},
+            "colour": {"const": "red"},
+            "loop": {"$ref": "#/$defs/loop"},
+            "lines": {"anyOf": [{"type": "integer"}, {"type": "array"}]},
         },
         "required": ["topic"],
+        "$defs": {
+            "level": {"enum": [1, 2]},
+            "a/point": {"type": "object"},
+            "loop": {"$ref": "#/$defs/loop"},
+        },
     }
     tool = ToolDescriptor("work", "Works.", "service", input_schema=schema)
     assert [(each.name, each.type, each.required) for each in tool.described_arguments] == [
@@ -409,6 +421,11 @@ def test_an_input_schema_declares_arguments_and_their_types() -> None:
         ("either", "any", False),
         ("other", "any", False),
         ("anything", "any", False),
+        ("level", "integer", False),
+        ("point", "object", False),
+        ("colour", "string", False),
+        ("loop", "any", False),
+        ("lines", "any", False),
     ]
     assert read("topic=1", "count=1", "either=1", "anything:=[1]", tool=tool) == {
         "topic": "1",
@@ -416,10 +433,52 @@ def test_an_input_schema_declares_arguments_and_their_types() -> None:
         "either": "1",
         "anything": [1],
     }
+    assert read("topic=1", "level=2", 'point={"x": 1}', "colour=red", "loop=3", tool=tool) == {
+        "topic": "1",
+        "level": 2,
+        "point": {"x": 1},
+        "colour": "red",
+        "loop": "3",
+    }
     warnings: list[str] = []
     read_arguments(tool, ["topc=1"], None, warnings.append)
     assert "did you mean 'topic'?" in warnings[0]
     assert warnings[1] == "'work' requires topic, which is missing."
+
+
+class Level(enum.IntEnum):
+    HIGH = 3
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text", "value"),
+    [
+        (int | None, "3", 3),
+        (int | str, "3", "3"),
+        (int | list[int], "[3]", [3]),
+        (int | list[int], "three", "three"),
+        (Literal[1, 2], "2", 2),
+        (Literal[1, "2"], "2", "2"),
+        (Literal[1, "2"], "1", 1),
+        (Level, "3", 3),
+        (Point, '{"x": 1}', {"x": 1}),
+        (Point | None, '{"x": 1}', {"x": 1}),
+        (Point | int, '{"x": 1}', {"x": 1}),
+        (list[Point] | None, '[{"x": 1}]', [{"x": 1}]),
+    ],
+    ids=str,
+)
+async def test_words_have_the_types_of_a_functions_signature(annotation: Any, text: str, value: object) -> None:
+    async def take(it: Any) -> None: ...
+
+    take.__annotations__["it"] = annotation
+    async with dispatch.connect("memory://", [dispatch.Functions(take)]) as dispatcher:
+        assert read(f"it={text}", tool=dispatcher.catalog.tool("take")) == {"it": value}
 
 
 @given(st.text())
