@@ -290,9 +290,16 @@ def _rebuild(cls: type[DispatchError], state: dict[str, Any]) -> DispatchError:
 
 
 class ToolError(DispatchError):
-    """The tool's own error. The tool raises ``ToolError(type, message)``; the caller gets the same type and message."""
+    """The tool's own error. The tool raises ``ToolError(type, message)``; the caller gets the same type and message. A text
+    alone, ``ToolError(message)``, has the type ``tool-error``."""
 
     outcome = Outcome.TOOL_ERROR
+
+    def __init__(self, type: str = ErrorType.TOOL_ERROR.value, message: str | None = None, **details: Any) -> None:
+        if message is None:
+            message = self.message if type == ToolError.type else type
+            type = ToolError.type
+        super().__init__(type, message, **details)
 
 
 class InvalidArgumentsError(DispatchError):

@@ -51,6 +51,33 @@ async def serving(*functions: object, **options: Any) -> AsyncIterator[tuple[dis
         yield server, dispatcher
 
 
+@pytest.mark.parametrize(
+    ("raised", "type", "message"),
+    [
+        (dispatch.ToolError("unknown-product", "There is none."), "unknown-product", "There is none."),
+        (dispatch.ToolError("There is none."), "tool-error", "There is none."),
+        (dispatch.ToolError(message="There is none."), "tool-error", "There is none."),
+        (dispatch.ToolError("There is none.", retry_after=3), "tool-error", "There is none."),
+        (dispatch.ToolError, "tool-error", "The tool was executed and failed without a message. Report the failure, "),
+    ],
+)
+@pytest.mark.parametrize("where", ["service", "process"])
+async def test_a_tool_error_needs_no_type(raised: Any, type: str, message: str, where: str) -> None:
+    def price() -> str:
+        """Price."""
+        raise raised
+
+    async with contextlib.AsyncExitStack() as stack:
+        if where == "service":
+            _, dispatcher = await stack.enter_async_context(serving(price))
+        else:
+            catalog = [dispatch.Functions(price)]
+            dispatcher = await stack.enter_async_context(dispatch.connect("memory://one-process", catalog))
+        error = (await dispatcher.execute("price")).error
+        assert error.type == type
+        assert error.message.startswith(message)
+
+
 # -- descriptors ------------------------------------------------------------------------------------------------
 
 
