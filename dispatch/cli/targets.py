@@ -37,9 +37,18 @@ class Target(NamedTuple):
 
 
 def name_target(target: str) -> str:
-    """Return the name that a service of functions has by default: of the file without its suffix, or of the module."""
+    """Return the name that a service of functions has by default: of the file without its suffix, or of the module.
+
+    Raises:
+        CliError: it is a folder.
+    """
     module_name, _ = _split(target)
-    return Path(module_name).stem if _is_path(module_name) else module_name.rpartition(".")[2]
+    if not _is_path(module_name):
+        return module_name.rpartition(".")[2]
+    path = Path(module_name)
+    if path.is_dir():  # which may have no name
+        _require_file(path)
+    return path.stem
 
 
 def load_target(target: str) -> Target:
@@ -144,10 +153,14 @@ def replaces_module(name: str) -> bool:
     return name in sys.modules and name in (*sys.stdlib_module_names, "dispatch")
 
 
-def _import_file(path: Path) -> ModuleType:
+def _require_file(path: Path) -> None:
     if not path.is_file():
         problem = "is a folder" if path.is_dir() else "is no regular file" if path.exists() else "does not exist"
         raise CliError(f"'{path}' {problem}.", "give the path of the file with your functions, such as shop.py")
+
+
+def _import_file(path: Path) -> ModuleType:
+    _require_file(path)
     if replaces_module(path.stem):
         raise CliError(f"'{path}' would replace the module '{path.stem}', which dispatch uses.", "rename the file")
     spec = importlib.util.spec_from_file_location(path.stem, path)

@@ -56,6 +56,15 @@ def modules(tmp_path: Path) -> Iterator[None]:
 # -- export ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("target", [".", "./", "..", "sub/"])
+def test_a_folder_is_told_as_such(run: Run, tmp_path: Path, target: str) -> None:
+    (tmp_path / "sub").mkdir()
+    end = run("serve", target)
+    assert (end.code, end.out) == (2, "")
+    fix = "give the path of the file with your functions, such as shop.py"
+    assert end.err == f"Error: '{Path(target)}' is a folder.\n  fix: {fix}\n"
+
+
 def test_what_a_module_prints_is_not_among_the_exported_descriptors(run: Run, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(f"print('loading')\n{SHOP.format(shelf='shelf')}")
     end = run("export", "shop.py")
