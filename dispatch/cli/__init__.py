@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 
@@ -22,11 +23,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return run(arguments)
     except ModuleNotFoundError as missing:
-        if missing.name not in ("rich", "typer"):
+        if missing.name is None or missing.name.startswith("dispatch."):
             raise
-        from dispatch._internal import install_extra
+        command = "pip install 'tool-dispatch[cli]' (in a checkout: pip install -e '.[cli]')"
+        with contextlib.suppress(ModuleNotFoundError):  # of what dispatch itself requires, where nothing is installed
+            from dispatch._internal import install_extra
 
-        sys.stderr.write(f"dispatch: the command line requires the package '{missing.name}': {install_extra('cli')}\n")
+            command = install_extra("cli")
+        sys.stderr.write(f"dispatch: the command line requires the package '{missing.name}': {command}\n")
         return EXIT_USAGE
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted.\n")

@@ -12,16 +12,17 @@ from tests.helpers.cli_processes import ended, environment
 from tests.unit.cli.conftest import Run, no_room
 
 
-@pytest.mark.parametrize("missing", ["typer", "rich"])
+@pytest.mark.parametrize("missing", ["typer", "rich", "msgspec"])
 def test_without_the_extra_it_names_the_command_that_installs_it(missing: str) -> None:
     program = f"import sys; sys.modules['{missing}'] = None; from dispatch.cli import main; sys.exit(main(['tools']))"
     end = subprocess.run(
         [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=False
     )
     assert end.returncode == 2
+    where = "a" if missing == "msgspec" else "this"
     assert end.stderr == (
         f"dispatch: the command line requires the package '{missing}': pip install 'tool-dispatch[cli]' "
-        "(in this checkout: pip install -e '.[cli]')\n"
+        f"(in {where} checkout: pip install -e '.[cli]')\n"
     )
     assert end.stdout == ""
 
