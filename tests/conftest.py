@@ -192,10 +192,13 @@ def _deselect_other_profile(config: pytest.Config, items: list[pytest.Item]) -> 
     _deselect(config, items, others)
 
 
-def _start_order(item: pytest.Item) -> tuple[bool, bool, bool]:
-    """Return a sort key: tests of the shared broker, slow tests, tests of other brokers, all others."""
-    is_slow, needs_broker = (item.get_closest_marker(name) is not None for name in ("slow", "pulsar"))
-    return not _uses_shared_broker(item), not is_slow, not needs_broker
+def _start_order(item: pytest.Item) -> tuple[bool, bool, bool, bool]:
+    """Return a sort key: tests of shared brokers, slow tests, tests of other brokers, tests that wait, all others."""
+    is_slow, needs_broker, has_process, is_real = (
+        item.get_closest_marker(name) is not None for name in ("slow", "pulsar", "process", "wall_clock")
+    )
+    shares_broker = _uses_shared_broker(item) or "secured_broker" in getattr(item, "fixturenames", ())
+    return not shares_broker, not is_slow, not needs_broker, not (has_process or is_real)
 
 
 def _has_long_form(item: pytest.Item) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import operator
 import os
 import signal
 import sys
@@ -20,7 +21,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOGGERS = tuple(map(logging.getLogger, (None, "dispatch", "asyncio", "pulsar", "trustgraph")))
 REPLACED = ("trustgraph", "dispatch")
 """Packages whose modules a test can remove from ``sys.modules`` or load again."""
-_before = pytest.StashKey[dict[str, object]]()
+_before = pytest.StashKey[dict[str | bytes, object]]()
 _modules: dict[str, ModuleType] = {}
 _count = 0
 
@@ -36,8 +37,10 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
     result = yield
     before, after = item.stash[_before], _read()
     names = before.keys() | after.keys()
-    changed = [f"{name} was {before.get(name)!r:.60}" for name in names if before.get(name) != after.get(name)]
-    replaced = [name for name, module in _modules.items() if sys.modules.get(name) is not module]
+    changed = [f"{name!r} was {before.get(name)!r:.60}" for name in names if before.get(name) != after.get(name)]
+    replaced: list[str] = []
+    if not all(map(operator.is_, map(sys.modules.get, _modules), _modules.values())):
+        replaced = [name for name, module in _modules.items() if sys.modules.get(name) is not module]
     for name in replaced:
         del _modules[name]
     if changed or replaced:
@@ -46,9 +49,9 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
     return result
 
 
-def _read() -> dict[str, object]:
-    state: dict[str, object] = dict(os.environ)
-    state.pop("PYTEST_CURRENT_TEST", None)
+def _read() -> dict[str | bytes, object]:
+    state: dict[str | bytes, object] = os.environ._data.copy()  # type: ignore[attr-defined] # encoded: 1 us instead of 92
+    state.pop(b"PYTEST_CURRENT_TEST", None)
     state["handlers of signals"] = tuple(map(signal.getsignal, SIGNALS))
     state["event loop policy"] = asyncio.get_event_loop_policy()
     state["levels of loggers"] = tuple(logger.level for logger in LOGGERS)
