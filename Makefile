@@ -1,6 +1,6 @@
 # make demo   run the demo on the embedded broker; needs only Python >= 3.11
 # make test   run every test in its short form, against a Pulsar broker; needs Java 17 and Maven too (or PULSAR_URL)
-# make test-fast  run the tests that start no process and no broker; without slow and costly ones, those with a long form and those of benchmarks
+# make test-fast  run the tests that start no process and no broker; without slow and costly ones, those with a long form, and those of benchmarks and adapters
 # make test-long  run the tests that have a long form: 10,000 scenarios, a million calls, 25 times the property tests' examples
 # make test-cluster  run the tests on a cluster of three brokers that are killed, restarted, suspended and unloaded; part of test-long
 # make test-versions  run the integration tests on other versions of Pulsar; select with VERSIONS='3.0.16 4.0.8'
@@ -100,7 +100,7 @@ test: $(VENV)/.dev
 
 test-fast: JOBS = 3
 test-fast: $(VENV)/.dev
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not process and not slow and not costly and not long' --ignore tests/benchmarks \
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not process and not slow and not costly and not long' --ignore tests/benchmarks --ignore tests/adapters \
 	  --hypothesis-profile=fast $(ARGS)
 
 test-long: JOBS = 3

@@ -147,7 +147,7 @@ class Announcements(RuleBasedStateMachine):
             assert instance.is_proved or instance.digest == found_service.digest
 
 
-TestAnnouncements = Announcements.TestCase
+TestAnnouncements = pytest.mark.costly(Announcements.TestCase)
 TestAnnouncements.settings = machine(30, 30)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -210,5 +211,5 @@ class BalancerMachine(RuleBasedStateMachine):
         assert self.balancer._detector.ejected == out
 
 
-TestBalancerMachine = BalancerMachine.TestCase
+TestBalancerMachine = pytest.mark.costly(BalancerMachine.TestCase)
 TestBalancerMachine.settings = machine(30, 40)

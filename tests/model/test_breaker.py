@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -310,5 +311,5 @@ class BreakerMachine(RuleBasedStateMachine):
         assert states[-1] == self.breaker.state
 
 
-TestBreakerMachine = BreakerMachine.TestCase
+TestBreakerMachine = pytest.mark.costly(BreakerMachine.TestCase)
 TestBreakerMachine.settings = machine(50, 50)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -304,5 +305,5 @@ class BulkheadMachine(RuleBasedStateMachine):
         assert len(guard._queue._expiries) < 40
 
 
-TestBulkheadMachine = BulkheadMachine.TestCase
+TestBulkheadMachine = pytest.mark.costly(BulkheadMachine.TestCase)
 TestBulkheadMachine.settings = machine(50, 40)

@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -314,5 +315,5 @@ def ended(asked: ExpectedRequest) -> tuple[str, str]:
     raise AssertionError(f"not an end: {settled!r}")
 
 
-TestExchangeMachine = ExchangeMachine.TestCase
+TestExchangeMachine = pytest.mark.costly(ExchangeMachine.TestCase)
 TestExchangeMachine.settings = machine(40, 50)

@@ -11,6 +11,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -256,7 +257,7 @@ class LiveCatalogMachine(RuleBasedStateMachine):
             self.loop.close()
 
 
-TestLiveCatalog = LiveCatalogMachine.TestCase
+TestLiveCatalog = pytest.mark.costly(LiveCatalogMachine.TestCase)
 TestLiveCatalog.settings = settings(
     max_examples=by_profile(short=10, long=120), stateful_step_count=by_profile(short=15, long=40), deadline=None
 )

@@ -138,7 +138,7 @@ class FairPlacesMachine(RuleBasedStateMachine):
                 )
 
 
-TestFairPlacesMachine = FairPlacesMachine.TestCase
+TestFairPlacesMachine = pytest.mark.costly(FairPlacesMachine.TestCase)
 
 
 TestFairPlacesMachine.settings = machine(50, 40)
@@ -209,7 +209,7 @@ class FairQueueMachine(RuleBasedStateMachine):
         assert [self.queue.has_flow(flow) for flow in "abcd"] == [flow in dict(self.turns) for flow in "abcd"]
 
 
-TestFairQueueMachine = FairQueueMachine.TestCase
+TestFairQueueMachine = pytest.mark.costly(FairQueueMachine.TestCase)
 
 
 TestFairQueueMachine.settings = machine(40, 40)

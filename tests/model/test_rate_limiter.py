@@ -6,6 +6,7 @@ go on past their time. The model is the rule itself (in no time more than burst 
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -225,7 +226,7 @@ def check(went: list[Went], rate: float, burst: float, now: float) -> None:
             assert total <= burst + rate * (call.at - begin.at) + 1e-6
 
 
-TestMachine = Machine.TestCase
+TestMachine = pytest.mark.costly(Machine.TestCase)
 TestMachine.settings = machine(30, 30)
 
 

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -288,7 +289,7 @@ class SessionMachine(RuleBasedStateMachine):
         return [*self.caller.sessions.values(), *self.callee.sessions.values()]
 
 
-TestSessionMachine = SessionMachine.TestCase
+TestSessionMachine = pytest.mark.costly(SessionMachine.TestCase)
 TestSessionMachine.settings = machine(40, 60)
 
 

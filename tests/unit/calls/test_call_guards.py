@@ -804,6 +804,7 @@ async def test_reads_at_a_listed_topic_with_a_slow_tool_stay_there() -> None:
         assert Counter(answers) == Counter(began) == {"first": 5, "second": 5}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("is_read", [False, True])
 @pytest.mark.parametrize("is_listed", [False, True])
 @pytest.mark.parametrize("rate", [2, 20])
@@ -1284,6 +1285,7 @@ async def test_an_unresponsive_instance_that_was_ejected_has_not_returned_when_i
         assert [each for each in changes if each != "joined"] == ["unresponsive", "ejected"]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("rate", [2, 20])
 async def test_an_instance_whose_streams_do_not_begin_gets_hardly_a_call(rate: int) -> None:
     """Its streams would fill the bulkhead until their idle limits, while the other instance has nothing to do."""
@@ -1315,6 +1317,7 @@ async def test_an_instance_whose_streams_do_not_begin_gets_hardly_a_call(rate: i
         assert Counter(ends)[None] >= 38 * rate
 
 
+@pytest.mark.costly
 async def test_calls_of_very_uneven_durations_are_still_shared_evenly() -> None:
     randomness = random.Random(7)
     served: Counter[str] = Counter()

@@ -214,6 +214,7 @@ async def test_without_a_fleet_limits_hold_for_the_process(caplog: pytest.LogCap
         assert "limits of a fleet, and this dispatcher belongs to none" in caplog.text
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("limit", "smaller", "larger", "text"),
     [

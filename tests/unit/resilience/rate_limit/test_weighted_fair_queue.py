@@ -349,5 +349,5 @@ class Machine(RuleBasedStateMachine):
             assert max(heads.values()) - min(heads.values()) <= 3.0 / 0.5 + 1e-9
 
 
-TestMachine = Machine.TestCase
+TestMachine = pytest.mark.costly(Machine.TestCase)
 TestMachine.settings = machine(30, 40)

@@ -281,7 +281,7 @@ class BudgetMachine(RuleBasedStateMachine):
         assert self.budget.remaining == self.remaining
 
 
-TestBudgetMachine = BudgetMachine.TestCase
+TestBudgetMachine = pytest.mark.costly(BudgetMachine.TestCase)
 TestBudgetMachine.settings = machine(50, 40)
 
 

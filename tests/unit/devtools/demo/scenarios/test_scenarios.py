@@ -22,6 +22,7 @@ def test_noisy_user_is_limited_and_other_users_are_not() -> None:
     assert "its rate limit for this user is reached" in scenario.describe_result()
 
 
+@pytest.mark.costly
 def test_breaker_opens_half_opens_closes_and_rejections_name_an_alternative() -> None:
     demo, summary = run_demo()
     scenario = summary.scenarios[2]
