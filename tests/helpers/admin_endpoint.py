@@ -49,7 +49,7 @@ async def observed(
     server = ToolServer(functions=[price, order], service="shop", instance=instance, broker=broker, admin="127.0.0.1:0")
     async with (
         server,
-        dispatch.connect(broker, dispatch.Announced(), admin=admin, **options) as dispatcher,
+        dispatch.connect(broker, dispatch.Announced(until="price"), admin=admin, **options) as dispatcher,
         httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False) as client,
     ):
         yield Observed(dispatcher, server, client)
