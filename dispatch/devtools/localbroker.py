@@ -956,13 +956,16 @@ def java_environment(folder: Path, memory: str, environ: Mapping[str, str] = os.
     that it needs. `folder` contains `conf/log4j2.xml`, `logs` and `tmp`; `memory` is in options of the JVM."""
     return {
         **{name: value for name, value in environ.items() if not _FOREIGN.match(name)},
-        "PULSAR_LOG_CONF": str(folder / "conf" / "log4j2.xml"),
+        # The start script puts this file's folder on the class path: a missing one, so that all brokers have the same class
+        # path, without which the JVM does not use an archive of classes.
+        "PULSAR_LOG_CONF": "/nonexistent/log4j2.xml",
         "PULSAR_LOG_DIR": str(folder / "logs"),
         "PULSAR_GC_LOG": "-Xlog:disable",
         "PULSAR_MEM": memory,
         "PULSAR_GC": JVM_OPTIONS,
         # Native libraries are unpacked into the temporary folder and remain there after a kill.
-        "PULSAR_EXTRA_OPTS": f"-Djava.io.tmpdir={folder / 'tmp'} -Dpulsar.allocator.exit_on_oom=true",
+        "PULSAR_EXTRA_OPTS": f"-Djava.io.tmpdir={folder / 'tmp'} -Dpulsar.allocator.exit_on_oom=true"
+        f" -Dlog4j.configurationFile={folder / 'conf' / 'log4j2.xml'}",
     }
 
 
