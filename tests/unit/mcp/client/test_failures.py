@@ -414,31 +414,39 @@ GROUP = """Starting the server
 """
 
 
-@pytest.mark.parametrize(
-    ("written", "reason"),
-    [
-        (NPM, "npm error 404 Not Found - GET https://registry.example/no-such-server"),
-        (DOCKER, "docker: Cannot connect to the Docker daemon at unix:///var/run/docker.sock."),
-        (UV, "error: No solution found when resolving tool dependencies cause: Because no-such-server"),
-        (RUST, "thread 'main' (7) panicked at src/main.rs:2:5: no database"),
-        (GO, "panic: no database"),
-        (NODE, "Error: Cannot find module '/x'"),
-        (CLAP, "error: unexpected argument '--x' found"),
-        (GROUP, "ValueError: no database"),
-        ("flag provided but not defined: -x\nUsage of server:\n  -http string\n", "flag provided but not defined: -x"),
-    ],
-)
+REASONS = {
+    NPM: "npm error 404 Not Found - GET https://registry.example/no-such-server",
+    DOCKER: "docker: Cannot connect to the Docker daemon at unix:///var/run/docker.sock.",
+    UV: "error: No solution found when resolving tool dependencies cause: Because no-such-server",
+    RUST: "thread 'main' (7) panicked at src/main.rs:2:5: no database",
+    GO: "panic: no database",
+    NODE: "Error: Cannot find module '/x'",
+    CLAP: "error: unexpected argument '--x' found",
+    GROUP: "ValueError: no database",
+    "flag provided but not defined: -x\nUsage of server:\n  -http string\n": "flag provided but not defined: -x",
+}
+
+
 @pytest.mark.parametrize("ends", [True, False])
 async def test_the_line_that_names_the_error_of_a_server_is_told_about_whether_it_ends_or_hangs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, reason: str, ends: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
 ) -> None:
     if not ends:
         monkeypatch.setattr(dispatch.mcp.sessions, "HANDSHAKE_S", 1.0)
     then = "sys.exit(1)" if ends else "time.sleep(60)"
-    code = f"import sys, time\nsys.stderr.write({written!r})\nsys.stderr.flush()\n{then}"
-    async with connected({"bad": script(tmp_path, code)}) as dispatcher:
-        await until(lambda: "its last line" in dispatcher.registry.sources()[0].problem)
-        assert f"(its last line: {reason}" in dispatcher.registry.sources()[0].problem
+    entries = {}
+    for number, written in enumerate(REASONS):
+        (tmp_path / str(number)).mkdir()
+        code = f"import sys, time\nsys.stderr.write({written!r})\nsys.stderr.flush()\n{then}"
+        entries[f"bad-{number}"] = script(tmp_path / str(number), code)
+    async with connected(entries) as dispatcher:
+
+        def problems() -> list[str]:
+            return [source.problem for source in dispatcher.registry.sources()]
+
+        await until(lambda: all("its last line" in problem for problem in problems()))
+        for problem, reason in zip(problems(), REASONS.values(), strict=True):
+            assert f"(its last line: {reason}" in problem
 
 
 async def test_an_error_of_long_ago_is_not_the_reason_of_an_end() -> None:
