@@ -254,7 +254,6 @@ class World:
 
 
 RATE = Limits(rate=100.0, burst=10.0)
-EASY = Conditions()
 BAD = Conditions(loss=0.1, duplicates=0.1, delay=0.05)
 START_S = 4.0
 

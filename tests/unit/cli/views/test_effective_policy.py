@@ -92,11 +92,6 @@ def row(plan: ToolPlan, key: str) -> Row:
     return found
 
 
-def value_and_source(plan: ToolPlan, key: str) -> tuple[Any, str]:
-    found = row(plan, key)
-    return found.value, found.source
-
-
 # -- every value ----------------------------------------------------------------------------------------------------
 def test_without_a_word_everything_is_a_default() -> None:
     plan = planned()

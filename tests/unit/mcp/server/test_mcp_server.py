@@ -61,7 +61,6 @@ from tests.helpers.dispatcher_and_service import BROKER, Service, catalog, dispa
 from tests.helpers.mcp_connections import CHANNELS, MODES, Channel, Mode, connected, text_of
 from tests.helpers.mcp_server_process import TOOLS, work
 
-MODES_OWN: tuple[Literal["auto", "legacy"], ...] = ("auto", "legacy")
 TOPIC = {"name": "topic", "type": "string", "description": "What about.", "required": True}
 
 
