@@ -117,7 +117,8 @@ class UnprintableError(Exception):
         (UnprintableError(), "UnprintableError", "(the text of a UnprintableError cannot be read)"),
         (OddError("half \ud800 pair"), "OddError", "half ? pair"),
         (ToolError("half \ud800", "pair"), "half ?", "pair"),
-        (ToolError(5, None), "5", "None"),  # type: ignore[arg-type]
+        (ToolError(5, 6), "5", "6"),  # type: ignore[arg-type]
+        (ToolError(5, None), "tool-error", "5"),  # type: ignore[arg-type]
         (RecursionError("deep"), "RecursionError", "deep"),
         (StopAsyncIteration(), "RuntimeError", None),
         (ExceptionGroup("two", [OddError("one"), OddError("two")]), "ExceptionGroup", "two (2 sub-exceptions)"),
