@@ -13,7 +13,7 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import ModuleType, NoneType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -42,7 +42,7 @@ from dispatch.messaging.wire import (
     reply_topic,
     service_queues,
 )
-from dispatch.protocol import SessionTable
+from dispatch.protocol import Session, SessionTable
 from dispatch.serving.announcer import DescriptorAnnouncer
 from dispatch.serving.plain import PlainReplySender, PlainRequests, ReplyRouter
 from dispatch.serving.replies import REASONS, ReplySender
@@ -680,19 +680,27 @@ class ToolServer:
         """Finish running requests and refuse all others, for at most ``drain_timeout`` seconds, within which the replies
         arrive, too."""
         ends = loop_clock()() + self.drain_timeout
-        is_owed = self._sessions is not None and not self._sessions.is_at_rest
+        owed = [] if self._sessions is None else self._sessions.find_owed()
         await self.stop_consuming()
         if self._queue is not None:
             self._queue.refuse_queued()
             await self._queue.finish(self.drain_timeout)
         # Bounded: while the broker is out of reach no reply can be sent, and the process must end; soon, if no caller waits.
+        # A caller that has died without waiting for a reply acknowledges nothing, either.
+        if not await self._flush(FLUSH_S) and owed:
+            await self._flush(ends - loop_clock()(), owed)
+        await yield_to_others()  # only now: what is above happens also if the close is cancelled
+
+    async def _flush(self, seconds: float, sessions: Collection[Session] | None = None) -> bool:
+        """Wait until what was sent has arrived, in ``sessions`` (None: in all). Return whether it has in that time."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(FLUSH_S, ends - loop_clock()()) if is_owed else FLUSH_S):
+            async with asyncio.timeout(seconds):
                 if self._sessions is not None:
-                    await self._sessions.flush()
+                    await self._sessions.flush(sessions)
                 if self._router is not None:
                     await self._router.flush()
-        await yield_to_others()  # only now: what is above happens also if the close is cancelled
+                return True
+        return False
 
     async def close(self) -> None:
         """Stop at once: cancel running requests, inform their callers, and close the connection, even if this is

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import math
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
@@ -255,7 +255,8 @@ class SendWaiters:
     def __init__(self) -> None:
         self._writers: dict[Session, dict[asyncio.Future[None], Callable[[], bool]]] = {}
         """With what says whether their streams have credit."""
-        self._flushes: list[asyncio.Future[None]] = []
+        self._flushes: dict[asyncio.Future[None], Collection[Session]] = {}
+        """With the sessions that they wait for."""
         self._chunks = 0
         self._is_closed = False
 
@@ -279,12 +280,15 @@ class SendWaiters:
                 if not writers and self._writers.get(session) is writers:
                     del self._writers[session]
 
-    async def at_rest(self, sessions: Iterable[Session]) -> None:
-        """Wait until the peers have acknowledged everything, or the endpoint closes."""
+    async def at_rest(self, sessions: Collection[Session]) -> None:
+        """Wait until the peers of ``sessions`` have acknowledged everything, or these have ended, or the endpoint closes."""
         if not _are_at_rest(sessions):
             flush: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._flushes.append(flush)
-            await flush
+            self._flushes[flush] = sessions
+            try:
+                await flush
+            finally:
+                self._flushes.pop(flush, None)
 
     def release(self, session: Session) -> None:
         """Let the streams of ``session`` continue that have credit, if it has sent enough; all of them if it has ended."""
@@ -292,11 +296,10 @@ class SendWaiters:
         if writers is not None and _has_room(session):
             _wake([writer for writer, has_credit in writers.items() if has_credit()])
 
-    def release_at_rest(self, sessions: Iterable[Session]) -> None:
-        """Let those continue that wait for acknowledgements, if all ``sessions`` are at rest."""
-        if self._flushes and _are_at_rest(sessions):
-            flushes, self._flushes = self._flushes, []
-            _wake(flushes)
+    def release_at_rest(self) -> None:
+        """Let those continue that wait for acknowledgements, if all their sessions are at rest."""
+        if self._flushes:
+            _wake([flush for flush, sessions in self._flushes.items() if _are_at_rest(sessions)])
 
     def close(self) -> None:
         """Let all continue."""
@@ -313,7 +316,7 @@ def _has_room(session: Session) -> bool:
 
 
 def _are_at_rest(sessions: Iterable[Session]) -> bool:
-    return all(session.is_at_rest for session in sessions)
+    return all(session.is_closed or session.is_at_rest for session in sessions)
 
 
 def _wake(waiters: Iterable[asyncio.Future[None]]) -> None:
@@ -865,10 +868,10 @@ class Endpoint:
         if not self._is_closed:
             await self._waiters.writable(session, number)
 
-    async def flush(self) -> None:
-        """Wait until the peers have acknowledged everything that their sessions have sent."""
+    async def flush(self, sessions: Collection[Session] | None = None) -> None:
+        """Wait until the peers of ``sessions`` (None: of all) have acknowledged everything that these have sent."""
         if not self._is_closed:
-            await self._waiters.at_rest(self.table.sessions.values())
+            await self._waiters.at_rest(self.table.sessions.values() if sessions is None else sessions)
 
     def _schedule_flush(self) -> None:
         if self._flush_handle is None:
@@ -913,7 +916,7 @@ class Endpoint:
             for topic, packet in table.outbox:
                 self.publishers.post(topic, packet)
             table.outbox.clear()
-        self._waiters.release_at_rest(table.sessions.values())
+        self._waiters.release_at_rest()
         self._arm_timer()
 
     def _send_due(self, session: Session, now: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
@@ -176,10 +176,9 @@ class SessionRequests:
         """Packets that belong to no session: malformed, late or forged."""
         return self.table.malformed + self.table.unknown + self.table.refused_hellos
 
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether every caller has received all replies to its requests."""
-        return all(session.is_at_rest for session in self.table.sessions.values())
+    def find_owed(self) -> list[Session]:
+        """Return the sessions whose callers have not received all replies to their requests."""
+        return [session for session in self.table.sessions.values() if not session.is_at_rest]
 
     async def start(self) -> None:
         """Consume the inbox.
@@ -250,9 +249,9 @@ class SessionRequests:
                 session.drain()
                 self.endpoint.wake(session)
 
-    async def flush(self) -> None:
-        """Wait until every reply has arrived."""
-        await self.endpoint.flush()
+    async def flush(self, sessions: Collection[Session] | None = None) -> None:
+        """Wait until everything that ``sessions`` (None: all) have sent has arrived."""
+        await self.endpoint.flush(sessions)
 
     async def close(self) -> None:
         """End the sessions, and stop consuming the inbox."""

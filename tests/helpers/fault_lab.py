@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+from dispatch.server import DEFAULT_DRAIN_S
 from tests.helpers.call_records import End, Fault, RecordFile, count_ends, find_violations
 from tests.helpers.catalogs import unique_topic
 from tests.helpers.counting_service import Counts, arguments_of_process
-from tests.helpers.python_processes import Running
+from tests.helpers.python_processes import END_S, Running
 
 LOST = frozenset({(End.MAYBE_EXECUTED, "instance-lost"), (End.NOT_EXECUTED, "instance-lost")})
 RESTARTED = frozenset({(End.MAYBE_EXECUTED, "instance-restarted"), (End.NOT_EXECUTED, "instance-restarted")})
@@ -103,7 +104,7 @@ class FaultLab:
 
     def drain_instance(self, name: str) -> None:
         """Drain it (SIGTERM) and wait for its end. No call may fail for that."""
-        assert self.instances.pop(name).end(signal.SIGTERM) == 0
+        assert self.instances.pop(name).end(signal.SIGTERM, DEFAULT_DRAIN_S + END_S) == 0
 
     def step_clocks(self, *, ahead: bool) -> None:
         """Move the wall clock of every second process by an hour. No call may fail for that."""

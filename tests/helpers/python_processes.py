@@ -71,10 +71,10 @@ class Running:
             why = "ended early" if in_time else f"was not ready within {READY_S:g} s"
             raise AssertionError(f"the program {why}:\n{self.text()}")
 
-    def end(self, how: signal.Signals) -> int:
-        """Send it a signal and wait for its end. Returns its exit code."""
+    def end(self, how: signal.Signals, seconds: float = END_S) -> int:
+        """Send it a signal and wait so many seconds for its end. Returns its exit code."""
         self.process.send_signal(how)
-        code = self.process.wait(END_S)
+        code = self.process.wait(seconds)
         self._reader.join(END_S)
         return code
 

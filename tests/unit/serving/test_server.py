@@ -707,6 +707,27 @@ async def test_a_drain_while_the_broker_is_away_sends_the_replies_when_it_is_bac
     await transport.close()
 
 
+async def test_a_drain_does_not_wait_for_a_caller_that_has_died_with_all_its_replies() -> None:
+    broker, loop = EmbeddedBroker(), asyncio.get_running_loop()
+    transport = broker.transport()
+    await transport.start()
+    async with (
+        serving(slowly, broker=transport, drain_timeout=30) as server,
+        dispatching(transport=broker.transport()) as dispatcher,
+        dispatching(transport=broker.transport(broker.injector)) as dead,
+    ):
+        assert await dead.call("work", {"seconds": 0.1}) == "done"
+        await advance(1)
+        broker.injector.disconnect(60)
+        call = asyncio.create_task(dispatcher.call("work", {"seconds": 1}, timeout=60))
+        await advance(0.5)
+        started = loop.time()
+        await server.drain()
+        assert await call == "done"
+        assert loop.time() - started == pytest.approx(0.5 + FLUSH_S, abs=0.1)
+    await transport.close()
+
+
 async def test_a_drain_ends_soon_while_the_broker_is_away_if_no_caller_waits() -> None:
     broker, loop = EmbeddedBroker(), asyncio.get_running_loop()
     transport = broker.transport()

@@ -712,11 +712,11 @@ async def test_a_flush_waits_until_every_session_is_at_rest() -> None:
     busy.is_at_rest = False
     flush = asyncio.create_task(waiters.at_rest(sessions))
     await idle()
-    waiters.release_at_rest(sessions)
+    waiters.release_at_rest()
     await idle()
     assert not flush.done()
     busy.is_at_rest = True
-    waiters.release_at_rest(sessions)
+    waiters.release_at_rest()
     await flush
 
 
