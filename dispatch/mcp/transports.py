@@ -933,7 +933,7 @@ class HttpClient(httpx2.AsyncClient):
         return begun
 
     async def _abandon(self, id: str) -> None:
-        """End what is left of a request that was cancelled. Up to MCP 2025-11-25 the SDK still awaits the reply, which
+        """End the exchange of a cancelled request. Up to MCP 2025-11-25 the SDK still awaits the reply, which
         a server need not send."""
         exchange = self._exchanges.pop(id, None)
         if exchange is not None:
