@@ -12,11 +12,12 @@ import os
 import re
 import threading
 import time
+import weakref
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from types import NoneType, TracebackType
-from typing import Any, Final, Generic, NoReturn, ParamSpec, TypeGuard, TypeVar
+from typing import Any, Final, Generic, NamedTuple, NoReturn, ParamSpec, TypeGuard, TypeVar
 
 import msgspec
 
@@ -220,6 +221,99 @@ def fulfil(future: Future[T], function: Callable[[], T]) -> None:
         future.set_exception(hold(raised))
     else:
         future.set_result(result)
+
+
+# Work in threads that progresses beside an event loop that is never idle.
+#
+# A thread needs the interpreter lock again after each system call and at its begin. An event loop that is saturated by
+# callers lends that lock for the moment of each ``select``, too short for another thread, and so often that the wait after
+# which a thread may demand it (``sys.getswitchinterval()``, 5 ms) always begins anew: a reading of a folder, hundreds of
+# system calls, takes seconds instead of milliseconds, and a thread that waits for changes hears of one seconds later.
+# Therefore the loop pauses briefly while such a thread is there.
+
+
+class PauseTimes(NamedTuple):
+    """How often and how long an event loop pauses.
+
+    Attributes:
+        interval: seconds between two pauses. After less than half of it in processor time there is no pause: an event loop
+            that was idle in between has left the lock to others anyway.
+        share: seconds of pauses for each second of the event loop's processor time.
+        limit: seconds after which there are no more pauses.
+    """
+
+    interval: float
+    share: float
+    limit: float
+
+
+WORK: Final = PauseTimes(interval=0.001, share=0.25, limit=10.0)
+"""While work is done: as often as a saturated event loop turns. Work that takes longer than the limit waits for something
+else, such as a network file system that does not answer."""
+WATCH: Final = PauseTimes(interval=0.05, share=0.01, limit=math.inf)
+"""While a thread waits for changes and looks every 50 ms: it needs the lock for three or four moments until it has reported
+one."""
+MAX_PAUSE_S: Final = 0.005
+"""Seconds of one pause, at most: as long as a thread may hold the interpreter lock while the event loop waits for it."""
+
+_threads = DaemonThreads("dispatch-work")
+
+
+async def run_in_thread(function: Callable[[], T], executor: Executor = _threads, pauses: PauseTimes = WORK) -> T:
+    """Return the result of ``function``, called in a thread of ``executor`` while the event loop makes ``pauses``.
+
+    The default is a daemon thread: the exit of the interpreter waits for the threads of ``asyncio.to_thread``, and a network
+    file system may never answer.
+    """
+    loop = asyncio.get_running_loop()
+    work = loop.run_in_executor(executor, function)
+    with _pauses.setdefault(loop, {}).setdefault(pauses, _Pauses(loop, pauses)):
+        return await work
+
+
+class _Pauses:
+    """Pauses of one event loop, in the context of threads that need the interpreter lock."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, times: PauseTimes) -> None:
+        self._loop = weakref.ref(loop)
+        self._times = times
+        self._works = 0
+        self._ends_at = 0.0
+        self._paused_at = 0.0
+        """Processor time of the event loop's thread at the last check."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> None:
+        self._works += 1
+        self._ends_at = time.monotonic() + self._times.limit
+        if self._timer is None:
+            self._paused_at = time.thread_time()
+            self._schedule()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._works -= 1
+        if not self._works and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _schedule(self) -> None:
+        loop = self._loop()
+        assert loop is not None  # it runs
+        self._timer = loop.call_later(self._times.interval, self._pause)
+
+    def _pause(self) -> None:
+        self._timer = None
+        busy = time.thread_time() - self._paused_at
+        if busy >= self._times.interval / 2:
+            time.sleep(min(busy * self._times.share, MAX_PAUSE_S))
+        self._paused_at = time.thread_time()
+        if time.monotonic() < self._ends_at:
+            self._schedule()
+
+
+_pauses: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[PauseTimes, _Pauses]] = weakref.WeakKeyDictionary()
 
 
 # Suggestions for misspelt names, and safe display of names in messages.

@@ -21,6 +21,7 @@ from dispatch._internal import (
     excerpt,
     is_kind,
     read_text,
+    run_in_thread,
     type_name,
     unwrap,
 )
@@ -28,7 +29,7 @@ from dispatch.catalog.catalog import CatalogChanges
 from dispatch.catalog.descriptors import CatalogError
 from dispatch.catalog.items import Item
 from dispatch.catalog.merge import Merged, Merger
-from dispatch.catalog.sources import Source, SourceState, run_in_thread
+from dispatch.catalog.sources import Source, SourceState
 from dispatch.documents import Problem
 
 # When a changed catalogue comes into force: changes are coalesced, and the number of activations is limited.

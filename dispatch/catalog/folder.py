@@ -18,12 +18,21 @@ from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from dispatch._internal import DaemonThreads, excerpt, explain_keywords, find_near_names, install_extra, join_names
+from dispatch._internal import (
+    WATCH,
+    DaemonThreads,
+    excerpt,
+    explain_keywords,
+    find_near_names,
+    install_extra,
+    join_names,
+    run_in_thread,
+)
 from dispatch.catalog.catalog import Catalog, check_items
 from dispatch.catalog.descriptors import CatalogError, ItemError
 from dispatch.catalog.items import KINDS, Item, Unreadable, choose_key, require_kind
 from dispatch.catalog.loader import require_valid
-from dispatch.catalog.sources import OnChange, run_in_thread
+from dispatch.catalog.sources import OnChange
 from dispatch.documents import (
     PARSERS,
     DocumentError,
@@ -430,7 +439,7 @@ class FolderWatch:
         self._is_outdated = False
         self._loop = asyncio.get_running_loop()
         self._paths: WatchedPaths | None = None
-        self._watching: asyncio.Future[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> FolderWatch:
         """Start to watch.
@@ -441,7 +450,8 @@ class FolderWatch:
         """
         notify, paths = await run_in_thread(self._open)
         self._paths = paths
-        self._watching = self._loop.run_in_executor(_threads, self._watch, notify, paths)
+        watch = partial(self._watch, notify, paths)
+        self._watching = asyncio.create_task(run_in_thread(watch, _threads, WATCH), name="dispatch-folder-watch")
         return self
 
     async def __aexit__(

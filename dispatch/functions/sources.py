@@ -17,13 +17,13 @@ from types import FunctionType, ModuleType
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from dispatch._internal import describe_type as describe_value_type
-from dispatch._internal import excerpt, explain_keywords, find_near_names, read_text, type_name
+from dispatch._internal import excerpt, explain_keywords, find_near_names, read_text, run_in_thread, type_name
 from dispatch.calls.local import CallContext, LocalInstance, RefusedCallError
 from dispatch.catalog.catalog import check_items
 from dispatch.catalog.descriptors import CatalogError
 from dispatch.catalog.fields import MAX_MODEL_NAME_CHARS, MODEL_NAME
 from dispatch.catalog.items import Item, Refused
-from dispatch.catalog.sources import OnChange, run_in_thread
+from dispatch.catalog.sources import OnChange
 from dispatch.documents import Problem, Report
 from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, RejectedError, ThrottledError
 from dispatch.functions.schema import (

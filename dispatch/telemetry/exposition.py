@@ -6,7 +6,6 @@ thread releases the interpreter lock only every 5 ms, and the event loop would w
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 import math
@@ -17,7 +16,7 @@ import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate, islice
 from types import SimpleNamespace
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -37,7 +36,7 @@ from prometheus_client.exposition import choose_encoder, gzip_accepted
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from dispatch._internal import DaemonThreads, encode_text, scalar_text
+from dispatch._internal import encode_text, run_in_thread, scalar_text
 from dispatch.telemetry.observers import Telemetry
 
 # Metric families that write their own exposition text.
@@ -297,9 +296,6 @@ def render_metrics(
     return headers, b"".join(body)
 
 
-_threads = DaemonThreads("dispatch-metrics")
-
-
 def metrics_app(telemetry: Telemetry) -> Any:
     """Return an ASGI application that answers GET with the metrics, at every path. It renders them on a thread of its own:
     the event loop does not wait for it, and no shared executor delays a scrape."""
@@ -316,8 +312,8 @@ def metrics_app(telemetry: Telemetry) -> Any:
             return
         fields: Mapping[str, str] = _negotiation_headers(scope["headers"])
         names = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("name[]", ())
-        headers, body = await asyncio.get_running_loop().run_in_executor(
-            _threads, render_metrics, registry, fields["accept"], fields["accept-encoding"], names
+        headers, body = await run_in_thread(
+            partial(render_metrics, registry, fields["accept"], fields["accept-encoding"], names)
         )
         request = await receive()
         if request["type"] == "http.request":

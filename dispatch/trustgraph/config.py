@@ -15,12 +15,12 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from dispatch._internal import check_instance, excerpt, explain_keywords, join_names
+from dispatch._internal import check_instance, excerpt, explain_keywords, join_names, run_in_thread
 from dispatch.catalog.catalog import check_items
 from dispatch.catalog.descriptors import ARGUMENT_TYPES, OTHER_NAMES_OF_TYPES, CatalogError
 from dispatch.catalog.fields import ItemKey
 from dispatch.catalog.items import Item, choose_key, require_kind
-from dispatch.catalog.sources import Broker, BrokerSubscription, OnChange, OnMessage, run_in_thread
+from dispatch.catalog.sources import Broker, BrokerSubscription, OnChange, OnMessage
 from dispatch.errors import TransportError
 from dispatch.messaging.plain import read_properties
 from dispatch.messaging.wire import SECRET_BYTES, ErrorInfo, Identity, Property, TopicName, hello_topic, reply_topic
