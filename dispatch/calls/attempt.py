@@ -161,7 +161,7 @@ class Admission(msgspec.Struct, eq=False):
         if breaker is not None:
             breaker.finish(_CANCELLED)
 
-    async def wait(self, deadline: float, priority: str | None) -> Rejection | None:
+    async def wait(self, user: str, deadline: float, priority: str | None) -> Rejection | None:
         """Wait for the permits that were not available. None: admitted."""
         self.must_wait = False
         waiter, self._waiter = self._waiter, None
@@ -173,7 +173,7 @@ class Admission(msgspec.Struct, eq=False):
                 return may
             self._rate = may
         if guards.bulkhead is not None:
-            place = await guards.bulkhead.acquire(deadline=deadline, priority=priority)
+            place = await guards.bulkhead.acquire(user=user, deadline=deadline, priority=priority)
             if isinstance(place, Rejection):
                 return place
             self.place = place
@@ -891,7 +891,7 @@ class Attempts:
         began = self._now()
         call.guards.eject_unresponsive(began)
         try:
-            return await attempt.admission.wait(call.deadline, call.options.priority)
+            return await attempt.admission.wait(call.options.user, call.deadline, call.options.priority)
         finally:
             waited = self._now() - began
             call.observer.on_queued(waited)

@@ -57,7 +57,7 @@ class AsyncBulkhead:
         self.guard = BulkheadGuard(settings, loop_clock(), limits)
 
     async def acquire(
-        self, *, deadline: float | None = None, priority: str | None = None
+        self, *, user: str = "", deadline: float | None = None, priority: str | None = None
     ) -> BulkheadPermit | Rejection:
         """Return a permit or a rejection; waits for at most ``max_wait``, or as long as the call can still end by
         ``deadline``.
@@ -65,6 +65,7 @@ class AsyncBulkhead:
         A permit that was granted to a caller that is cancelled in the same turn of the loop goes to the next waiter.
 
         Args:
+            user: on whose behalf: users who wait have a turn each.
             deadline: when the call ends, on the loop's clock.
             priority: one of the settings' priorities; None: the most urgent.
         """
@@ -79,7 +80,7 @@ class AsyncBulkhead:
             decided.set_result(answer)
             return True
 
-        waiter = guard.enqueue(decide, deadline=deadline, priority=priority)
+        waiter = guard.enqueue(decide, user=user, deadline=deadline, priority=priority)
         if type(waiter) is not BulkheadWaiter:
             return waiter  # type: ignore[return-value] # a permit or a rejection
         self._set_timer(waiter.expires)

@@ -14,7 +14,12 @@ from dispatch._internal import Clock, Rejection
 from dispatch.errors import Outcome
 from dispatch.policy import Bulkhead
 
-# Wait queue of a bulkhead: by priority, bounded, FIFO in a burst and LIFO under overload (adaptive LIFO). Sans-I/O.
+# Wait queue of a bulkhead: by priority, bounded, fair to users, FIFO in a burst and LIFO under overload (adaptive LIFO).
+# Sans-I/O.
+#
+# Within a priority, users have one turn each (J. Nagle, RFC 970), and a full queue drops from the longest line, as far as it
+# is known without a search (B. Suter et al. 1999, "approximated longest queue drop"): whoever sends any number of calls at
+# once waits for them, and nobody else does. Within a line:
 #
 # A burst drains: however long its queue is, fewer calls arrive than are served. A standing queue does not: calls arrive
 # faster than they are served, over several rounds of all permits. The longest waiting call is then the least likely to have
@@ -31,16 +36,18 @@ class Waiter:
 
     Attributes:
         rank: number of its priority; 0 is the most urgent.
+        user: on whose behalf.
         since: when it was added.
         expires: when its waiting time ends, or is decided anew.
         serial: number in order of arrival.
         is_waiting: whether it is in the queue.
     """
 
-    __slots__ = ("expires", "is_waiting", "rank", "serial", "since")
+    __slots__ = ("expires", "is_waiting", "rank", "serial", "since", "user")
 
-    def __init__(self, rank: int, since: float, expires: float) -> None:
+    def __init__(self, rank: int, user: str, since: float, expires: float) -> None:
         self.rank = rank
+        self.user = user
         self.since = since
         self.expires = expires
         self.serial = 0
@@ -92,6 +99,53 @@ class LoadTrend:
         self.arrived = self.served = 0
 
 
+class _Class(Generic[W]):
+    """The waiters of one priority.
+
+    Attributes:
+        waiting: all of them, in order of arrival.
+        lines: those of each user, the user whose turn is next first.
+        longest: user of the longest line, when a waiter was last added to it.
+    """
+
+    __slots__ = ("lines", "longest", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: OrderedDict[W, None] = OrderedDict()
+        self.lines: OrderedDict[str, OrderedDict[W, None]] = OrderedDict()
+        self.longest = ""
+
+    def length_of(self, user: str) -> int:
+        line = self.lines.get(user)
+        return 0 if line is None else len(line)
+
+    def add(self, waiter: W) -> None:
+        self.waiting[waiter] = None
+        line = self.lines.setdefault(waiter.user, OrderedDict())
+        line[waiter] = None
+        if len(line) >= self.length_of(self.longest):
+            self.longest = waiter.user
+
+    def remove(self, waiter: W) -> None:
+        del self.waiting[waiter]
+        line = self.lines[waiter.user]
+        del line[waiter]
+        if not line:
+            del self.lines[waiter.user]
+
+    def pop_next(self, newest: bool) -> W:
+        user, line = next(iter(self.lines.items()))
+        self.lines.move_to_end(user)
+        waiter = next(reversed(line) if newest else iter(line))
+        self.remove(waiter)
+        return waiter
+
+    def find_last(self, newest: bool) -> W:
+        """Return the waiter of the longest line that is served last."""
+        line = self.lines.get(self.longest, self.waiting)
+        return next(iter(line) if newest else reversed(line))
+
+
 class WaitQueue(Generic[W]):
     """The wait queue of one bulkhead.
 
@@ -108,7 +162,7 @@ class WaitQueue(Generic[W]):
 
     def __init__(self, ranks: int, capacity: int) -> None:
         self.capacity = capacity
-        self._ranks: tuple[OrderedDict[W, None], ...] = tuple(OrderedDict() for _ in range(ranks))
+        self._ranks: tuple[_Class[W], ...] = tuple(_Class() for _ in range(ranks))
         self.length = 0
         self.trend = LoadTrend(0.0)
         self._serial = 0
@@ -124,21 +178,25 @@ class WaitQueue(Generic[W]):
 
     @property
     def is_overloaded(self) -> bool:
-        """Whether the queue stands: the newest waiter is served first."""
+        """Whether the queue stands: the newest waiter of a line is served first."""
         return self.length > 0 and self.trend.is_overloaded
 
-    def count_ahead(self, rank: int) -> int:
-        """Count the waiters that would be served before a newcomer of ``rank``."""
-        count = 0 if self.is_overloaded else len(self._ranks[rank])
-        for waiting in self._ranks[:rank]:
-            count += len(waiting)
+    def count_ahead(self, rank: int, user: str) -> int:
+        """Count the waiters that would be served before a newcomer of ``rank`` and ``user``, at most: each other user has a
+        turn before each turn of this one."""
+        own = self._ranks[rank]
+        mine = 0 if self.is_overloaded else own.length_of(user)
+        others = len(own.lines) - (user in own.lines)
+        count = min(len(own.waiting), mine + (mine + 1) * others)
+        for urgent in self._ranks[:rank]:
+            count += len(urgent.waiting)
         return count
 
     def add(self, waiter: W, now: float) -> None:
         """Add a waiter that was never in this queue. The caller checks :attr:`is_full` first."""
         if not self.length:
             self.trend = LoadTrend(now)
-        self._ranks[waiter.rank][waiter] = None
+        self._ranks[waiter.rank].add(waiter)
         self.length += 1
         waiter.is_waiting = True
         self._serial = waiter.serial = self._serial + 1
@@ -151,47 +209,52 @@ class WaitQueue(Generic[W]):
         """Remove a waiter. False if it is not in the queue (any more)."""
         if not waiter.is_waiting:
             return False
-        del self._ranks[waiter.rank][waiter]
-        self._mark_removed(waiter)
+        self._ranks[waiter.rank].remove(waiter)
+        waiter.is_waiting = False
+        self.length -= 1
         return True
 
     def pop_next(self) -> W | None:
         """Remove and return the waiter to serve next; None when the queue is empty."""
         newest = self.is_overloaded
-        for waiting in self._ranks:
-            if waiting:
-                waiter, _ = waiting.popitem(last=newest)
-                self._mark_removed(waiter)
+        for own in self._ranks:
+            if own.waiting:
+                waiter = own.pop_next(newest)
+                waiter.is_waiting = False
+                self.length -= 1
                 return waiter
         return None
 
-    def displace(self, rank: int) -> W | None:
-        """Remove and return the waiter that would be served last, if a newcomer of ``rank`` would be served before it."""
-        newest = not self.is_overloaded
-        for least in range(len(self._ranks) - 1, -1, -1):
-            waiting = self._ranks[least]
-            if waiting:
-                # Within the newcomer's priority, only under overload is a waiter (the oldest) served after it.
-                if least < rank or (least == rank and newest):
+    def displace(self, rank: int, user: str = "") -> W | None:
+        """Remove and return the waiter that a newcomer of ``rank`` and ``user`` displaces: the last of the longest line of a
+        less urgent priority; within its own, of a line that is longer than the newcomer's will be, or under overload the
+        oldest. None: it displaces nobody."""
+        newest = self.is_overloaded
+        for least in range(len(self._ranks) - 1, rank - 1, -1):
+            own = self._ranks[least]
+            if not own.waiting:
+                continue
+            waiter = own.find_last(newest)
+            if least == rank and own.length_of(own.longest) <= own.length_of(user) + 1:
+                if not newest:
                     return None
-                waiter, _ = waiting.popitem(last=newest)
-                self._mark_removed(waiter)
-                return waiter
+                waiter = next(iter(own.waiting))
+            self.remove(waiter)
+            return waiter
         return None
 
     def pop_last(self) -> W | None:
-        """Remove and return the waiter that would be served last; None when the queue is empty."""
+        """Remove and return a waiter that would be served late; None when the queue is empty."""
         return self.displace(-1)
 
     def pop_stale(self, now: float, age: float) -> W | None:
         """Under overload, remove and return a waiter that has waited for ``age`` seconds; None when there is none."""
         if self.is_overloaded:
-            for waiting in self._ranks:
-                if waiting:
-                    waiter = next(iter(waiting))
+            for own in self._ranks:
+                if own.waiting:
+                    waiter = next(iter(own.waiting))
                     if now - waiter.since >= age:
-                        del waiting[waiter]
-                        self._mark_removed(waiter)
+                        self.remove(waiter)
                         return waiter
         return None
 
@@ -224,10 +287,6 @@ class WaitQueue(Generic[W]):
         for waiter in waiting:
             self.remove(waiter)
         return waiting
-
-    def _mark_removed(self, waiter: W) -> None:
-        waiter.is_waiting = False
-        self.length -= 1
 
 
 def _serial(entry: tuple[float, int, W]) -> int:
@@ -286,8 +345,9 @@ class QueueLimits(msgspec.Struct, frozen=True):
             the most time left. 1 and 0.5: overload takes four durations of the tool, and 2 s for fast tools, so that a
             machine which is busy for a second refuses none; one burst, however large, is never overload.
         shed_after: Seconds of waiting after which a call is rejected under overload, when a permit goes to another. 0.25: an
-            eighth of the time to overload; CoDel's target is a twentieth of its interval (RFC 8289). It grows where permits
-            come free more seldom, so that none stays unused.
+            eighth of the time to overload; CoDel's target is a twentieth of its interval (RFC 8289). It is at least one
+            duration of the tool, in which every permit comes free, perhaps all at one moment; and more where permits come
+            free more seldom, so that none stays unused.
     """
 
     max_length: int = 10_000
@@ -384,8 +444,8 @@ class BulkheadWaiter(Waiter):
 
     __slots__ = ("deadline", "decide", "latest")
 
-    def __init__(self, rank: int, since: float, latest: float, deadline: float, decide: Decide) -> None:
-        super().__init__(rank, since, min(latest, deadline))
+    def __init__(self, rank: int, user: str, since: float, latest: float, deadline: float, decide: Decide) -> None:
+        super().__init__(rank, user, since, min(latest, deadline))
         self.latest = latest
         self.deadline = deadline
         self.decide = decide
@@ -516,13 +576,14 @@ class BulkheadGuard:
         return self.occupied >= self.limit > 0
 
     def enqueue(
-        self, decide: Decide, *, deadline: float | None = None, priority: str | None = None
+        self, decide: Decide, *, user: str = "", deadline: float | None = None, priority: str | None = None
     ) -> BulkheadPermit | BulkheadWaiter | Rejection:
         """Return a permit if one is free; otherwise a waiter, or a rejection if the queue is full or the wait would be too
         long.
 
         Args:
             decide: called with the permit or a rejection when the wait ends, except by :meth:`cancel_wait`.
+            user: on whose behalf: users who wait have a turn each.
             deadline: when the call ends, on the guard's clock.
             priority: one of the settings' priorities; None: the most urgent. One that a reload has removed is the least
                 urgent.
@@ -538,15 +599,15 @@ class BulkheadGuard:
         if deadline is not None and deadline <= now:
             return self._rejection("too-late")
         queue.trend.arrived += 1
-        if (reason := self._refusal(queue.count_ahead(rank), deadline, now)) is not None:
+        if (reason := self._refusal(queue.count_ahead(rank, user), deadline, now)) is not None:
             return self._rejection(reason)
         loser = None
         if queue.is_full:
-            loser = queue.displace(rank)
+            loser = queue.displace(rank, user)
             if loser is None:
                 return self._rejection("queue-full")
         latest = math.inf if patience is None else now + patience
-        waiter = BulkheadWaiter(rank, now, latest, math.inf if deadline is None else deadline, decide)
+        waiter = BulkheadWaiter(rank, user, now, latest, math.inf if deadline is None else deadline, decide)
         waiter.expires = self._expiry(waiter)
         queue.add(waiter, now)
         if loser is not None:
@@ -561,7 +622,7 @@ class BulkheadGuard:
         call finishes, an old waiter has not been overtaken."""
         service_s = self._service_s
         if service_s is not None:
-            age = max(self.limits.shed_after, RESERVE * service_s / max(1, self.limit))
+            age = max(self.limits.shed_after, service_s, RESERVE * service_s / max(1, self.limit))
             while (waiter := self._queue.pop_stale(self.granted_at, age)) is not None:
                 waiter.decide(self._rejection("overload"))
 

@@ -40,8 +40,11 @@ NEVER = float("inf")
 class Caller:
     """One that waits, as the model has it."""
 
-    def __init__(self, name: str | None, since: float, deadline: float | None, longest: float | None) -> None:
+    def __init__(
+        self, name: str | None, user: str, since: float, deadline: float | None, longest: float | None
+    ) -> None:
         self.name = name
+        self.user = user
         self.since = since
         self.deadline = NEVER if deadline is None else deadline
         self.latest = NEVER if longest is None else since + longest
@@ -62,11 +65,15 @@ class BulkheadMachine(RuleBasedStateMachine):
         super().__init__()
         self.now = 1_000.0
         self.settings = Bulkhead(max_concurrent_calls=2, priorities=NAMES[:2])
-        self.limits = QueueLimits(max_length=3, interval_s=0.125)
+        self.limits = QueueLimits(max_length=4, interval_s=0.125)
         self.guard = BulkheadGuard(self.settings, lambda: self.now, self.limits)
         self.held: list[tuple[BulkheadPermit, float]] = []
         self.line: list[Caller] = []
         """In order of arrival."""
+        self.turns: list[tuple[int, str]] = []
+        """Rank and user of those who wait, the next first."""
+        self.longest: dict[int, str] = {}
+        """User of the longest line by rank, when a caller was last added to it."""
         self.expected: list[tuple[Caller, str]] = []
         """Who must have been told what: ``place`` or the reason of a rejection."""
         self.mean: float | None = None
@@ -99,14 +106,43 @@ class BulkheadMachine(RuleBasedStateMachine):
             return caller.deadline - self._usual()
         return min(caller.deadline - self._usual(), (caller.deadline + self.granted_at) / 2)
 
-    def _order(self) -> list[Caller]:
-        """The line, in the order in which it would be served."""
-        arrived = list(enumerate(self.line))
-        sign = -1 if self._overload() else 1
-        return [caller for _, caller in sorted(arrived, key=lambda each: (self._rank(each[1]), sign * each[0]))]
+    def _of(self, rank: int, user: str | None = None) -> list[Caller]:
+        """Those who wait with that rank, of one user or of all, in the order in which one user's are served."""
+        found = [each for each in self.line if self._rank(each) == rank and user in (None, each.user)]
+        return found[::-1] if self._overload() else found
+
+    def _next(self) -> Caller:
+        rank, user = min(self.turns, key=lambda turn: turn[0])
+        return self._of(rank, user)[0]
+
+    def _join(self, caller: Caller) -> None:
+        self.line.append(caller)
+        rank = self._rank(caller)
+        if (rank, caller.user) not in self.turns:
+            self.turns.append((rank, caller.user))
+        if len(self._of(rank, caller.user)) >= len(self._of(rank, self.longest.get(rank, "nobody"))):
+            self.longest[rank] = caller.user
+
+    def _leave(self, caller: Caller) -> None:
+        self.line.remove(caller)
+        if not self._of(self._rank(caller), caller.user):
+            self.turns.remove((self._rank(caller), caller.user))
+
+    def _displaced(self, caller: Caller) -> Caller | None:
+        """Who makes room in a full queue; None: nobody does."""
+        rank = self._rank(caller)
+        least = max((self._rank(each) for each in self.line), default=-1)
+        if least < rank:
+            return None
+        line = self._of(least, self.longest.get(least))
+        if least > rank:
+            return (line or self._of(least))[-1]
+        if len(line) > len(self._of(rank, caller.user)) + 1:
+            return line[-1]
+        return self._of(rank)[-1] if self._overload() else None
 
     def _tell(self, caller: Caller, what: str) -> None:
-        self.line.remove(caller)
+        self._leave(caller)
         self.expected.append((caller, what))
 
     def _expire(self) -> None:
@@ -135,7 +171,10 @@ class BulkheadMachine(RuleBasedStateMachine):
         self._expire()
         served, free = False, self.settings.max_concurrent_calls - len(self.held)
         while free > 0 and self.line:
-            caller = self._order()[0]
+            caller = self._next()
+            turn = (self._rank(caller), caller.user)
+            self.turns.remove(turn)
+            self.turns.append(turn)
             if self.settings.max_wait is None and caller.deadline - self._usual() <= self.now:
                 self._tell(caller, "too-late")
                 continue
@@ -146,7 +185,7 @@ class BulkheadMachine(RuleBasedStateMachine):
                 served = True
                 self._review()
         if served and self.mean is not None:
-            age = max(self.limits.shed_after, RESERVE * self.mean / self.settings.max_concurrent_calls)
+            age = max(self.limits.shed_after, self.mean, RESERVE * self.mean / self.settings.max_concurrent_calls)
             while self._overload() and (old := [each for each in self.line if self.now - each.since >= age]):
                 self._tell(old[0], "overload")
 
@@ -188,31 +227,37 @@ class BulkheadMachine(RuleBasedStateMachine):
             wait = None if self.mean is None else (len(self.line) + 1) * self.mean / self.settings.max_concurrent_calls
             assert answer == Rejection("bulkhead", "full", wait)
 
-    @rule(left=st.sampled_from([None, None, 0.0, 0.25, 0.5, 1.0, 2.0]), name=st.sampled_from([None, *NAMES]))
-    def enqueue(self, left: float | None, name: str | None) -> None:
+    @rule(
+        left=st.sampled_from([None, None, 0.0, 0.25, 0.5, 1.0, 2.0]),
+        name=st.sampled_from([None, *NAMES]),
+        user=st.sampled_from(["", "a", "b"]),
+    )
+    def enqueue(self, left: float | None, name: str | None, user: str) -> None:
         limit = self.settings.max_concurrent_calls
-        caller = Caller(name, self.now, None if left is None else self.now + left, self.settings.max_wait)
-        order = self._order()
+        caller = Caller(name, user, self.now, None if left is None else self.now + left, self.settings.max_wait)
         want: str | None = None
         if len(self.held) >= limit:
             rank = self._rank(caller)
-            newest = self._overload()
-            first = [each for each in order if self._rank(each) < rank or (self._rank(each) == rank and not newest)]
-            wait = 0.0 if self.mean is None else (len(first) + 0.5) * self.mean / limit
-            room = len(order) < self.limits.max_length
+            mine = 0 if self._overload() else len(self._of(rank, user))
+            others = len({each.user for each in self._of(rank)} - {user})
+            first = min(len(self._of(rank)), mine + (mine + 1) * others)
+            first += sum(self._rank(each) < rank for each in self.line)
+            wait = 0.0 if self.mean is None else (first + 0.5) * self.mean / limit
+            room = len(self.line) < self.limits.max_length
+            loser = None if room else self._displaced(caller)
             want = self._refusal(wait, left)
             if want is not None:
                 pass
-            elif not room and (not order or order[-1] in first):
+            elif not room and loser is None:
                 want = "queue-full"
             else:
-                if not room:
-                    self._tell(order[-1], "queue-full")
+                if loser is not None:
+                    self._tell(loser, "queue-full")
                 if not self.line:
                     self.since, self.arrived, self.served = self.now, 0, 0
                     self.count, self.stands = None, False
                 caller.due = self._expiry(caller)
-        answer = self.guard.enqueue(caller.decide, deadline=caller.deadline, priority=name)
+        answer = self.guard.enqueue(caller.decide, user=user, deadline=caller.deadline, priority=name)
         if len(self.held) < limit:
             assert isinstance(answer, BulkheadPermit)
             self.held.append((answer, self.now))
@@ -224,7 +269,7 @@ class BulkheadMachine(RuleBasedStateMachine):
             assert isinstance(answer, BulkheadWaiter)
             assert answer.expires == caller.due
             caller.waiter = answer
-            self.line.append(caller)
+            self._join(caller)
         self._answered()
 
     def _refusal(self, wait: float, left: float | None) -> str | None:
@@ -263,7 +308,8 @@ class BulkheadMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.line)
     @rule(data=st.data())
     def cancel_wait(self, data: Any) -> None:
-        caller = self.line.pop(data.draw(st.integers(0, len(self.line) - 1)))
+        caller = data.draw(st.sampled_from(self.line))
+        self._leave(caller)
         assert caller.waiter is not None
         assert self.guard.cancel_wait(caller.waiter)
         assert not self.guard.cancel_wait(caller.waiter)
@@ -279,8 +325,8 @@ class BulkheadMachine(RuleBasedStateMachine):
         names=st.permutations(NAMES).flatmap(lambda names: st.integers(1, 3).map(lambda n: tuple(names[:n]))),
     )
     def reconfigure(self, concurrency: int, longest: float | None, names: tuple[str, ...]) -> None:
-        before = self.settings.priorities
-        for caller in self.line:
+        before, line = self.settings.priorities, self.line
+        for caller in line:
             rank = self._rank(caller)
             caller.name = before[rank] if rank or before[0] in names else None
         self.settings = msgspec.structs.replace(
@@ -289,6 +335,9 @@ class BulkheadMachine(RuleBasedStateMachine):
             max_wait=longest,
             priorities=names,
         )
+        self.line, self.turns, self.longest = [], [], {}
+        for caller in line:
+            self._join(caller)
         self._grant_permits()
         self.guard.reconfigure(self.settings)
         self._answered()

@@ -113,7 +113,7 @@ class Crowd:
                     admission.withdraw()
                     refused = Rejection("test", "gave-up")
                 else:
-                    refused = await admission.wait(deadline, None)
+                    refused = await admission.wait("", deadline, None)
             if refused is not None:
                 outcome, end = Outcome.REJECTED, f"{refused.by} {refused.reason}"
                 return
@@ -587,6 +587,29 @@ async def test_burst_of_slow_calls_after_fast_ones_is_answered(seconds: float) -
         await at_once(dispatcher, 0.1)
         results = await at_once(dispatcher, seconds)
         assert Counter(result.outcome for result in results) == {"success": BURST_CALLS}
+
+
+@pytest.mark.parametrize(("seconds", "callers"), [(1, 200), (1, 1_000)])
+async def test_user_with_any_number_of_calls_at_once_costs_no_other_user_one(seconds: float, callers: int) -> None:
+    """The tool's places are enough for both, if they have them in turn."""
+    async with fleet(1) as dispatcher:
+
+        async def flood() -> None:
+            while True:
+                result = await dispatcher.execute("work", {"seconds": seconds}, user="flood")
+                if not result.ok:
+                    await asyncio.sleep(0.05)
+
+        flooding = [asyncio.create_task(flood()) for _ in range(callers)]
+        await advance(2)
+        calls = []
+        for _ in range(100):
+            calls.append(asyncio.create_task(dispatcher.execute("work", {"seconds": seconds}, user="other")))
+            await asyncio.sleep(0.1)
+        results = await asyncio.gather(*calls)
+        for each in flooding:
+            each.cancel()
+        assert Counter(result.outcome for result in results) == {"success": 100}
 
 
 async def test_burst_that_cannot_be_answered_whole_is_answered_as_far_as_it_can() -> None:

@@ -70,13 +70,15 @@ class Bench:
         return permit
 
     def enqueue(
-        self, name: str, *, left: float | None = None, priority: str | None = None
+        self, name: str, *, user: str = "", left: float | None = None, priority: str | None = None
     ) -> BulkheadPermit | BulkheadWaiter | Rejection:
         def decide(answer: BulkheadPermit | Rejection) -> bool:
             self.told.append((name, answer))
             return name not in self.absent
 
-        return self.guard.enqueue(decide, deadline=None if left is None else self.now + left, priority=priority)
+        return self.guard.enqueue(
+            decide, user=user, deadline=None if left is None else self.now + left, priority=priority
+        )
 
     def wait(self, *names: str, **how: Any) -> list[BulkheadWaiter]:
         waiters = [self.enqueue(name, **how) for name in names]
@@ -422,6 +424,54 @@ def test_urgent_calls_are_served_first_and_displace_others_from_a_full_queue() -
     assert bench.names == "y:queue-full a x"
 
 
+def test_users_who_wait_are_served_in_turn() -> None:
+    bench = Bench(max_length=9)
+    held = bench.acquire()
+    bench.wait("a1", "a2", "a3", user="a")
+    bench.wait("b1", user="b")
+    bench.wait("c1", "c2", user="c")
+    held.finish(OK)
+    for _ in range(5):
+        bench.last().finish(OK)
+    assert bench.names == "a1 b1 c1 a2 c2 a3"
+
+
+def test_user_with_many_waiting_calls_makes_no_other_user_wait_too_long() -> None:
+    bench = Bench(max_length=99, max_wait=1.0 / MARGIN)
+    bench.serve(0.41)
+    bench.acquire()
+    bench.wait("a1", "a2", user="a")
+    assert bench.enqueue("a3", user="a") == Rejection("bulkhead", "too-long", pytest.approx(1.23)), "two are before it"
+    bench.wait("b1", user="b")
+    assert bench.enqueue("b2", user="b") == Rejection("bulkhead", "too-long", pytest.approx(1.64)), "a1, b1, a2"
+
+
+def test_full_queue_drops_from_the_longest_line() -> None:
+    bench = Bench(max_length=4)
+    held = bench.acquire()
+    bench.wait("a1", "a2", "a3", "a4", user="a")
+    assert bench.enqueue("a5", user="a") == Rejection("bulkhead", "queue-full", None)
+    bench.wait("b1", "b2", user="b")
+    assert bench.enqueue("b3", user="b") == Rejection("bulkhead", "queue-full", None), "two each"
+    bench.wait("c1", user="c", priority="interactive")
+    held.finish(OK)
+    for _ in range(3):
+        bench.last().finish(OK)
+    assert bench.names == "a4:queue-full a3:queue-full b2:queue-full a1 b1 c1 a2"
+
+
+def test_overload_serves_the_newest_of_each_user() -> None:
+    bench = Bench(max_length=9)
+    held = bench.acquire()
+    bench.wait("a1", "a2", "a3", user="a")
+    bench.wait("b1", "b2", user="b")
+    bench.stand()
+    held.finish(OK)
+    for _ in range(3):
+        bench.last().finish(OK)
+    assert bench.names == "a3 b2 a2 b1"
+
+
 @pytest.mark.parametrize(("priority", "first"), [(None, "a"), ("interactive", "a"), ("unknown", "x")])
 def test_missing_priority_is_the_most_urgent_and_an_unknown_one_the_least(priority: str | None, first: str) -> None:
     bench = Bench()
@@ -644,7 +694,7 @@ class Named(Waiter):
     __slots__ = ("name",)
 
     def __init__(self, name: str, rank: int = 0, since: float = 0.0, expires: float = 100.0) -> None:
-        super().__init__(rank, since, expires)
+        super().__init__(rank, "", since, expires)
         self.name = name
 
     def __repr__(self) -> str:
