@@ -268,7 +268,6 @@ class RequestQueue:
         self._sender = sender
         self._id = id
         self._concurrency = concurrency
-        self._max_queue = max_queue
         self._now = now
         self._loop = asyncio.get_running_loop()
         self._places: FairPlaces[InboundRequest] = FairPlaces(concurrency, max_queue)
