@@ -225,7 +225,10 @@ class PeakEwma(Learning):
 
 
 UNRESPONSIVE_RATIO = 5
-"""As many old calls at one instance, for each one at another and one more, are no chance: calls are divided by share."""
+"""As many old calls at one instance, for each one at another and one more, are hardly chance: calls are divided by share."""
+CERTAIN_RATIO = 16
+"""And as many are none, however often that is looked at: of 16 such calls at two instances, all are at one of them by chance
+once in 30,000 times. A tool some of whose calls take long has old ones all the time."""
 MAX_INSTANCES = 256
 """Maximum number of instances of one service: as many as a dispatcher knows by name."""
 MAX_FORMER = 256
@@ -434,9 +437,9 @@ class Balancer:
         """End all ejections at once: the service as a whole had failed, and has recovered."""
         self._detector.end_ejections(self._clock())
 
-    def eject_unresponsive(self, old: Mapping[str, int]) -> None:
-        """Eject instances that accept calls and do not answer them: for their share of the calls they have
-        :data:`UNRESPONSIVE_RATIO` times as many old ones as another instance.
+    def eject_unresponsive(self, old: Mapping[str, int], ratio: int = UNRESPONSIVE_RATIO) -> None:
+        """Eject instances that accept calls and do not answer them: for their share of the calls they have ``ratio`` times
+        as many old ones as another instance.
 
         Args:
             old: by instance, calls that should have ended long ago.
@@ -445,7 +448,7 @@ class Balancer:
         shares = {id: (self._members[id].weight if weighs else 1.0) * self._members[id].level for id in old}
         least = min((count + 1) / shares[id] for id, count in old.items()) if old else NEVER
         for id, count in old.items():
-            if count >= UNRESPONSIVE_RATIO * least * shares[id] and count >= UNRESPONSIVE_RATIO:
+            if count >= ratio * least * shares[id] and count >= ratio:
                 self._detector.eject_unresponsive(self._members[id], now)
 
     def hold(self, id: str) -> None:
@@ -614,6 +617,11 @@ class Balancer:
         """Return whether the instance is ejected."""
         state = self._members.get(id)
         return state is not None and state.ejected_until is not None
+
+    def well_since(self, id: str) -> float:
+        """Return when the last ejection of an instance ended, or when it became known; infinite: it is not known."""
+        state = self._members.get(id)
+        return NEVER if state is None else state.well_since
 
     def has_calm(self, ids: Iterable[str]) -> bool:
         """Return whether one of these instances is neither ejected nor paused."""

@@ -480,6 +480,7 @@ class Attempt(msgspec.Struct, eq=False):
             id=self.request_id,
             tool=tool.label,
             payload=call.payload,
+            began=self.began,
             properties=properties,
             attempt=self.number,
             key=options.idempotency_key,
@@ -889,7 +890,7 @@ class Attempts:
             return Rejection("bulkhead", "full")
         call = attempt.call
         began = self._now()
-        call.guards.eject_unresponsive(began)
+        call.guards.find_unresponsive(began, must_wait=True)
         try:
             return await attempt.admission.wait(call.options.user, call.deadline, call.options.priority)
         finally:

@@ -89,7 +89,6 @@ class ToolGuards:
         "_made_room_at",
         "_randomness",
         "_rate_limiter",
-        "_responses_checked_at",
         "_slots",
         "_usual_log",
         "answered",
@@ -155,7 +154,7 @@ class ToolGuards:
         self.answered: dict[str, float] = {}
         self.unresponsive: AbstractSet[str] = _NONE
         self.check_at = 0.0
-        self._responses_checked_at = self._made_room_at = -inf
+        self._made_room_at = -inf
         self._usual_log: float | None = None
         self.durations = LatencyHistogram(clock)
         self.usual = Quantile(self.durations, USUAL_QUANTILE, FEW)
@@ -286,43 +285,26 @@ class ToolGuards:
             return False
         return now - self.answered_at < breaker.settings.window_duration and answered_by in pool.balancer
 
-    def find_unresponsive(self, now: float) -> None:
-        """Find the instances that do not answer while others do (:meth:`InstancePool.find_unresponsive`). They get no
-        further request of the tool until they answer, or what they do not answer has ended."""
-        self.check_at = now + RESPONSE_CHECK_S
+    def find_unresponsive(self, now: float, *, must_wait: bool = False) -> None:
+        """Find the instances that do not answer while others do (:meth:`InstancePool.find_unresponsive`), if that is due.
+        They get no further request of the tool until they answer, or what they do not answer has ended. ``must_wait``: a
+        call waits, perhaps for the places of calls at such an instance."""
         pool = self.pool
-        if pool is not None:
+        if now >= self.check_at and pool is not None:
+            self.check_at = now + RESPONSE_CHECK_S
             self.answered = {name: at for name, at in self.answered.items() if name in pool.balancer}
-            self.unresponsive = pool.find_unresponsive(self.label, self._overdue_s(now), self.answered, self.overtook)
+            self.unresponsive = pool.find_unresponsive(
+                self.label, self._overdue_s(now), self.answered, self.overtook, must_wait=must_wait
+            )
 
     def _overdue_s(self, now: float) -> float:
         """Return after how many seconds a request of the tool should have been answered; infinite: no duration is known."""
         usual = self.usual.value(now)
-        if usual is None:
-            usual = inf if self._usual_log is None else exp(self._usual_log)
-        return max(UNRESPONSIVE_S, UNRESPONSIVE_FACTOR * usual)
-
-    def eject_unresponsive(self, now: float) -> None:
-        """A call must wait: find out whether the places are taken by calls at an instance that hangs."""
-        if now < self._responses_checked_at + RESPONSE_CHECK_S:
-            return
-        self._responses_checked_at = now
-        pool, bulkhead = self.pool, self.bulkhead
-        if pool is None:
-            return
-        if pool.is_balanced:
-            self.find_unresponsive(now)
-        usual = self.usual.value(now)
-        answer = None if bulkhead is None else bulkhead.guard.answer_s
-        if usual is None:
-            usual = answer  # of streams
-        if usual is not None:
-            before = now - max(UNRESPONSIVE_S, UNRESPONSIVE_FACTOR * usual)
-            pool.eject_unresponsive(self.label, min(before, self.overtook))
-        if answer is not None:
-            before = now - max(UNRESPONSIVE_S, UNRESPONSIVE_FACTOR * answer)
-            if self.answered_at > before:
-                pool.suspend_overtaken(self.label, before)
+        if usual is None and self._usual_log is not None:
+            usual = exp(self._usual_log)
+        if usual is None and self.bulkhead is not None:
+            usual = self.bulkhead.guard.answer_s
+        return inf if usual is None else max(UNRESPONSIVE_S, UNRESPONSIVE_FACTOR * usual)
 
     def makes_room(self, began: float, now: float) -> bool:
         """Return whether an overdue attempt ends for calls that wait for its place: none was admitted after it ``began``.

@@ -368,6 +368,7 @@ class Request(OutgoingRequest):
         id: unique in all processes.
         tool: name of the tool.
         payload: the call, encoded.
+        began: when its attempt began, on the loop's clock.
         properties: of the message, or headers in a session: the trace context.
         attempt: its number, from 1.
         key: idempotency key of the call; None: it has none.
@@ -392,6 +393,7 @@ class Request(OutgoingRequest):
     id: str = ""
     tool: str = ""
     payload: bytes = b""
+    began: float = 0.0
     properties: Mapping[str, str] = NO_PROPERTIES
     attempt: int = 1
     key: str | None = None

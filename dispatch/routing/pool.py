@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from math import inf
 from typing import Protocol
@@ -20,12 +20,12 @@ from typing import Protocol
 import msgspec
 
 from dispatch._internal import Clock, Randomness, Retention, cancel_and_wait, encode_text, loop_clock
-from dispatch.balancing.balancer import UNRESPONSIVE_RATIO, Balancer, Pick
+from dispatch.balancing.balancer import CERTAIN_RATIO, UNRESPONSIVE_RATIO, Balancer, Pick
 from dispatch.balancing.instances import UP_STATES, InstanceView
 from dispatch.catalog import ServiceDescriptor
 from dispatch.catalog.versions import Range, version_key
 from dispatch.errors import ErrorType, Outcome, TransportError
-from dispatch.messaging.request import Place, Tally
+from dispatch.messaging.request import Request, Tally
 from dispatch.messaging.wire import is_local_queue
 from dispatch.policy import Balancing, OutlierDetection, Policy
 from dispatch.resilience.breaker import BreakerPermit, CircuitBreaker
@@ -39,7 +39,6 @@ from dispatch.routing.instance import (
     InFlight,
     Instance,
     KeyHolders,
-    resume_places,
     suspend_places,
 )
 from dispatch.telemetry.observers import (
@@ -181,8 +180,6 @@ class InstancePool:
         instance = self._places.get(name, (None, None))[1]
         if instance is not None and change in ("ejected", "unresponsive"):
             suspend_places(instance)  # what hangs there leaves its places to calls at other instances
-        elif instance is not None and change == "returned" and not instance.is_suspect:
-            resume_places(instance)
         if not self._is_former:
             self._observer.on_instance_change(self._service, name, change, why)
 
@@ -348,44 +345,28 @@ class InstancePool:
         instances = (self._places[name][1] for name in names)
         return any(each.is_named and not each.is_suspect for each in instances)
 
-    def suspend_overtaken(self, tool: str, before: float) -> None:
-        """Let other calls have the places of the requests of ``tool`` from before that time, if they are many: it has been
-        answered since, and they are probably at an instance that hangs. For a topic that instances share; of those behind it
-        none can be ejected."""
-        for _, instance in self._places.values():
-            places = () if instance.is_named else _find_old_places(instance, tool, -inf, before)
-            for place in places if len(places) >= UNRESPONSIVE_RATIO else ():
-                place.suspend()
-
-    def eject_unresponsive(self, tool: str, before: float) -> None:
-        """Eject an instance that accepts requests and does not answer, by the requests of ``tool`` from before that time,
-        and by its streams that have brought nothing since. Counted are those that all present instances could have had."""
-        self._refresh_if_changed()
-        since = self.joined_at
-        old = {
-            name: len(_find_old_places(instance, tool, since, before))
-            + sum(each.tool == tool and since <= each.idle_since <= before for each in instance.find_requests())
-            for name, (_, instance) in self._places.items()
-            if not instance.is_suspect
-        }
-        self.balancer.eject_unresponsive(old)
-
     def find_unresponsive(
-        self, tool: str, overdue_s: float, answered: Mapping[str, float], overtook: float
+        self, tool: str, overdue_s: float, answered: Mapping[str, float], overtook: float, *, must_wait: bool = False
     ) -> frozenset[str]:
         """Return the instances that do not answer requests of ``tool``, or of any tool, while others do: one was sent after
-        their last answer, another instance has answered a later one, and it is overdue. Overdue requests at these, and at
-        those that are ejected, leave their places to other calls.
+        their last answer, another instance has answered a later one, and it is overdue. Overdue requests at these, at
+        those that are ejected, and many at a topic that instances share, leave their places to other calls.
+
+        An instance that has many more overdue requests than the others, with streams that have brought nothing for so long,
+        is ejected, although it answers some.
 
         Args:
             overdue_s: seconds after which a request of ``tool`` should have been answered.
             answered: when each instance last answered a request of ``tool``.
             overtook: when the latest of the answered requests of ``tool`` began.
+            must_wait: calls wait for the places of others: fewer overdue requests are enough for an ejection.
         """
+        self._refresh_if_changed()
         if len(self._overdue_s) > MAX_TOOLS:
             self._overdue_s.clear()  # most are of former catalogues
         self._overdue_s[tool] = overdue_s
-        now, found = self._clock(), set()
+        now, joined_at = self._clock(), self.joined_at
+        found, counts = set[str](), dict[str, int]()
         for name, (_, instance) in self._places.items():
             since, any_since = answered.get(name, -inf), self.answered.get(name, -inf)
             is_left_out = instance.is_suspect or self.balancer.is_ejected(name)  # its own end is told
@@ -393,24 +374,39 @@ class InstancePool:
                 del self.unresponsive[name]
                 if not is_left_out:
                     self._on_change(name, "returned", "answered")
-            if not is_left_out and min(since, any_since) >= now - UNRESPONSIVE_S:
-                continue  # perf: the requests of an instance that answers are not read
-            overdue = [
-                (place, requested)
-                for place, requested in _find_places(instance)
-                if now - place.since >= self._overdue_s.get(requested, inf)
-            ]
-            for place, requested in () if is_left_out else overdue:
-                if any_since < place.since < self.overtook:
+            # perf: of an instance that answers, the requests of other tools are not looked at.
+            is_quiet = is_left_out or min(since, any_since) < now - UNRESPONSIVE_S
+            first = max(joined_at, self.balancer.well_since(name))  # all instances could have had later ones
+            overdue, overtaken = list[Request](), list[Request]()
+            for request in instance.find_requests():
+                requested = request.tool
+                if requested != tool and not is_quiet:
+                    continue
+                is_stream = request.buffer is not None and request.chunks > 0
+                began = request.idle_since if is_stream else request.began
+                if now - began < self._overdue_s.get(requested, inf):
+                    continue
+                overdue.append(request)
+                if requested == tool and first <= began < overtook:
+                    overtaken.append(request)
+                if is_stream or is_left_out or not self.is_balanced:
+                    continue
+                if any_since < began < self.overtook:
                     found.add(name)
                     if name not in self.unresponsive:
                         self.unresponsive[name] = now
                         self._on_change(name, "unresponsive", "others answer")
-                elif requested == tool and since < place.since < overtook:
+                elif requested == tool and since < began < overtook:
                     found.add(name)
-            if is_left_out or name in found:
-                for place, _ in overdue:
-                    place.suspend()  # it was sent there all the same: of its idempotency key, or of its version
+            if not instance.is_suspect and name in self.balancer:
+                counts[name] = len(overtaken)
+            # They were sent there all the same: of its idempotency key, or of its version. Of a shared topic's instances
+            # none can be ejected.
+            is_shared = not instance.is_named and len(overtaken) >= UNRESPONSIVE_RATIO
+            for request in overdue if is_left_out or name in found else overtaken if is_shared else ():
+                if request.place is not None:
+                    request.place.suspend()
+        self.balancer.eject_unresponsive(counts, UNRESPONSIVE_RATIO if must_wait else CERTAIN_RATIO)
         return frozenset(found)
 
     def has_other(self, name: str) -> bool:
@@ -541,20 +537,6 @@ class InstancePool:
     def _mark(self, view: InstanceView) -> InstanceView:
         is_marked = view.state in UP_STATES and self.unresponsive.get(view.id, -inf) > self.answered.get(view.id, -inf)
         return msgspec.structs.replace(view, state="unresponsive") if is_marked else view
-
-
-def _find_places(instance: Instance) -> Iterator[tuple[Place, str]]:
-    """Yield the place and the tool of each request that waits for its first chunk or whole reply at an instance."""
-    for request in instance.find_requests():
-        if request.place is not None and (request.buffer is None or not request.chunks):
-            yield request.place, request.tool
-
-
-def _find_old_places(instance: Instance, tool: str, since: float, before: float) -> list[Place]:
-    """Return the places of the requests of ``tool`` at an instance that have had them since a time between these two."""
-    return [
-        place for place, requested in _find_places(instance) if requested == tool and since <= place.since <= before
-    ]
 
 
 def _weight(name: str, key: str) -> bytes:

@@ -1164,6 +1164,83 @@ async def test_an_instance_whose_streams_stop_half_way_leaves_places_to_the_othe
         assert max(each for each in ends if isinstance(each, float)) < 2
 
 
+@pytest.mark.costly
+@pytest.mark.parametrize("policy", [{}, {"bulkhead": None}])
+async def test_an_instance_that_hangs_in_every_second_call_is_ejected(policy: dict[str, Any]) -> None:
+    """It answers the others, so that it is not silent, and at this rate it does not fill the bulkhead."""
+    began: Counter[str] = Counter()
+
+    async def work(name: str) -> str:
+        began[name] += 1
+        await asyncio.sleep(3_600 if name == "first" and began[name] > 50 and began[name] % 2 else 0.05)
+        return name
+
+    async with (
+        serving(lambda _: work("first"), instance="first"),
+        serving(lambda _: work("second"), instance="second"),
+        dispatching(catalog(work={"policy": policy})) as dispatcher,
+    ):
+        calls = []
+        for _ in range(350):
+            calls.append(asyncio.create_task(dispatcher.execute("work")))
+            await advance(0.1)
+        outcomes = Counter(each.outcome for each in await asyncio.gather(*calls))
+        assert outcomes[Outcome.TIMEOUT] <= 22
+
+
+async def test_an_instance_that_works_again_is_not_judged_by_what_hung_there_before() -> None:
+    """Its calls with keys go there all the same, and each answer would be followed by an ejection."""
+    hanging = False
+
+    async def work(name: str) -> str:
+        await asyncio.sleep(3_600 if hanging and name == "first" else 0.05)
+        return name
+
+    async with (
+        serving(lambda _: work("first"), instance="first"),
+        serving(lambda _: work("second"), instance="second"),
+        dispatching() as dispatcher,
+    ):
+        changes: list[str] = []
+        dispatcher.on_event(lambda event: changes.append(event.change) if isinstance(event, InstanceChanged) else None)
+        calls = []
+        for number in range(1_600):
+            hanging = 200 <= number < 600
+            calls.append(asyncio.create_task(dispatcher.execute("work", idempotency_key=f"key-{number // 4}")))
+            await advance(1 / 40)
+        outcomes = [each.outcome for each in await asyncio.gather(*calls)]
+        assert set(outcomes[620:]) == {Outcome.SUCCESS}
+        assert set(outcomes) == {Outcome.SUCCESS, Outcome.TIMEOUT}
+        assert changes.count("ejected") <= 2
+
+
+@pytest.mark.costly
+async def test_streams_on_a_shared_topic_that_stop_half_way_leave_places_to_the_others() -> None:
+    async def work(name: str) -> AsyncIterator[str]:
+        yield name
+        await asyncio.sleep(3_600 if name == "first" else 0.2)
+        yield name
+
+    async def read_stream() -> float:
+        began, chunks = now(), []
+        await read(dispatcher.stream("work"), chunks)
+        assert len(chunks) == 2
+        return now() - began
+
+    async with (
+        serving(lambda _: work("first"), instance="first", **PERSISTENT),
+        serving(lambda _: work("second"), instance="second", **PERSISTENT),
+        dispatching(catalog(service=ON_DISK)) as dispatcher,
+    ):
+        calls = []
+        for _ in range(400):
+            calls.append(asyncio.create_task(read_stream()))
+            await advance(1 / 20)
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        assert not [each for each in ends if isinstance(each, RejectedError)]
+        assert sum(isinstance(each, float) for each in ends) == 200
+
+
 async def test_the_error_of_an_attempt_that_its_service_stopped_names_the_limit_of_the_attempt() -> None:
     policy = {"attempt-timeout": 0.5006, "timeout": 5, "retry": 1}
     topics = {key.replace("_", "-"): topic for key, topic in PERSISTENT.items()}
