@@ -579,16 +579,18 @@ class Balancer:
     def _candidates_in_slow_start(self) -> list[InstanceState]:
         """Return the instances that may be picked now, while some are in slow start: these accumulate a fraction of a turn
         with each pick, and are candidates at a whole turn. So none exceeds its share, however idle it seems to the
-        strategy."""
-        opened = False
+        strategy. They are candidates, too, while they have less than that share of the calls in flight at any other
+        instance: where those have queues, a share of the turns leaves a new one idle."""
+        least = min((state.in_flight for state in self._steady), default=0)
+        opened = []
         for state in self._gated:
             credit = state.credit + state.gain
             state.credit = credit if credit < MOST_CREDIT else MOST_CREDIT
-            if credit >= 1.0:
-                opened = True
+            if credit >= 1.0 or state.in_flight < int(state.level * least):
+                opened.append(state)
         if not opened:
             return self._steady
-        return [state for state in self._calm if not state.gain or state.credit >= 1.0]
+        return [state for state in self._calm if not state.gain or state in opened]
 
     def _update_candidates(self, now: float) -> None:
         """Compute the candidates, after a change and not for each pick."""

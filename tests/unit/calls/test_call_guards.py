@@ -1241,6 +1241,27 @@ async def test_streams_on_a_shared_topic_that_stop_half_way_leave_places_to_the_
         assert sum(isinstance(each, float) for each in ends) == 200
 
 
+@pytest.mark.costly
+async def test_new_instances_beside_one_with_a_queue_are_used_at_once() -> None:
+    """Slow start gives them a share of the turns, and of the calls in flight: the queue makes turns rare."""
+
+    async def work(_: object) -> str:
+        await asyncio.sleep(2)
+        return "done"
+
+    async with contextlib.AsyncExitStack() as stack:
+        dispatcher = await stack.enter_async_context(dispatching())
+        calls: list[asyncio.Task[CallResult]] = []
+        for instances, seconds in ((1, 10), (3, 20)):
+            for number in range(instances):
+                name = f"{instances}-{number}"
+                await stack.enter_async_context(serving(work, instance=name, concurrency=16))
+            for _ in range(seconds * 25):
+                calls.append(asyncio.create_task(dispatcher.execute("work")))
+                await advance(1 / 25)
+        assert all(each.ok for each in await asyncio.gather(*calls))
+
+
 async def test_the_error_of_an_attempt_that_its_service_stopped_names_the_limit_of_the_attempt() -> None:
     policy = {"attempt-timeout": 0.5006, "timeout": 5, "retry": 1}
     topics = {key.replace("_", "-"): topic for key, topic in PERSISTENT.items()}
