@@ -493,7 +493,10 @@ class Attempt(msgspec.Struct, eq=False):
         if options.idempotency_key is not None:
             request.run_until = call.deadline  # it runs on when its attempt ends: the next attempt gets its reply
         elif self.last_deadline > self.deadline:
-            request.run_until = self.last_deadline  # CANCEL ends it earlier, unless the instance is blocked
+            if self.selected is None or self.selected.instance.is_named:
+                request.run_until = self.last_deadline  # CANCEL ends it earlier, unless the instance is blocked
+            elif call.guards.overtook < self.began - self.limit:
+                request.run_until = max(self.latest, self.deadline)  # the whole tool is slow; there is no CANCEL
         if call.is_stream:
             self.replies = request
             if call.stream_deadline is not None:

@@ -176,13 +176,11 @@ class LocalExecution:
 
     def _expire(self) -> None:
         """The deadline has passed, unless that is a later one."""
-        request, now = self.request, self._loop.time()
-        if request.postpone is not None and request.deadline <= now:
-            request.deadline = request.postpone(now)
-        if request.deadline > now:
-            self._timer = self._loop.call_at(request.deadline, self._expire)
-        else:
+        request = self.request
+        if request.is_over(self._loop.time()):
             request.expire(request.limit_name)
+        else:
+            self._timer = self._loop.call_at(request.deadline, self._expire)
 
     # -- the caller ---------------------------------------------------------------------------------------------
 

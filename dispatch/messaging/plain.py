@@ -200,10 +200,6 @@ class PendingReply(msgspec.Struct, eq=False):
         request.add_text(text, utf8_size(text))
         return True
 
-    def expire(self) -> None:
-        """End the request: its deadline has passed."""
-        self.request.expire(self.request.limit_name)
-
 
 TOMBSTONE_AGE_S = 60.0
 """Seconds that the id of a request that has ended is remembered. Late replies come within the service's own time limit; a
@@ -254,7 +250,7 @@ class Correlator:
         self._nonces: list[str] = []
         self._max_buffer = max_buffer
         self._pending: dict[str, PendingReply] = {}
-        self._deadlines = DeadlineTimer(self._pending.values(), attrgetter("request.deadline"), PendingReply.expire)
+        self._deadlines = DeadlineTimer(self._pending.values(), attrgetter("request.deadline"), self._expire)
         self._max_pending = max_pending
         self._closed = False
         self._strange = strange
@@ -332,6 +328,11 @@ class Correlator:
             del self._tombstones[queue.popleft()[1]]
         if not self._pending:
             self._deadlines.close()
+
+    def _expire(self, pending: PendingReply) -> None:
+        request = pending.request
+        if request.is_over(self.now()):
+            request.expire(request.limit_name)
 
     def on_read(self, request: Request, size: int) -> None:
         """Do nothing: a third-party service cannot be held back."""

@@ -52,6 +52,12 @@ class OutgoingRequest(msgspec.Struct, eq=False):
     end: End | None = None
     large: LargePayload | None = None
 
+    def is_over(self, now: float) -> bool:
+        """Return whether the deadline has passed and is not postponed."""
+        if self.deadline <= now and self.postpone is not None:
+            self.deadline = self.postpone(now)
+        return self.deadline <= now
+
 
 class Failure(StrEnum):
     """Why a request, or a session, ended without an answer."""

@@ -865,9 +865,7 @@ class CallerSession(Session):
             if request.deadline <= now and self.is_suspect and request.last_deadline > now:
                 # Its retry elsewhere might block that instance, too; and if this one is dead, the session ends soon.
                 request.deadline = request.last_deadline
-            elif request.deadline <= now and request.postpone is not None:
-                request.deadline = request.postpone(now)
-            if request.deadline <= now:
+            if request.is_over(now):
                 over.append(request)
             elif request.deadline < earliest:
                 earliest = request.deadline

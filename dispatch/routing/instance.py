@@ -184,9 +184,9 @@ class SharedTopic:
         """Publish ``request``; it may be settled at once."""
         exchange = self._exchange
         deadline = request.deadline
-        if request.run_until is not None and (request.key is not None or request.buffer is not None):
+        if request.run_until is not None:
             # An execution with a key goes on when its attempt ends: the next attempt gets its reply. A stream may be longer
-            # than the limit of its first chunk.
+            # than the limit of its first chunk, and an attempt than its own.
             deadline = request.run_until
         properties = {
             Property.ID: request.id,

@@ -955,6 +955,28 @@ async def test_a_tool_that_becomes_slow_as_a_whole_is_no_failure() -> None:
         assert len(began) == 600
 
 
+@pytest.mark.parametrize("seconds", [1.5, 5])
+async def test_a_tool_on_a_shared_topic_that_becomes_slow_as_a_whole_is_no_failure(seconds: float) -> None:
+    """Its service has more time than the usual limit of an attempt, once no later call is answered within that."""
+    began: list[float] = []
+
+    async def work(_: object) -> str:
+        began.append(now())
+        await asyncio.sleep(seconds if len(began) > 200 else 0.05)
+        return "done"
+
+    async with (
+        serving(work, **PERSISTENT),
+        dispatching(catalog(service=ON_DISK, work={"read-only": True})) as dispatcher,
+    ):
+        calls = []
+        for _ in range(500):
+            calls.append(asyncio.create_task(dispatcher.execute("work")))
+            await advance(0.1)
+        assert all(each.ok for each in await asyncio.gather(*calls))
+        assert len(began) < 530
+
+
 async def test_a_function_of_this_process_that_becomes_slow_is_no_failure() -> None:
     began: list[float] = []
 
