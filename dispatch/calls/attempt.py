@@ -650,8 +650,11 @@ class Attempt(msgspec.Struct, eq=False):
         if error.origin is Origin.LOCAL or selected is None:
             self.counts_for_instance = self.counts_for_tool = False
             return
-        if self.call.guards.record_failure(selected.pick.instance, now):
+        guards = self.call.guards
+        if guards.record_failure(selected.pick.instance, now):
             error.origin = Origin.INSTANCE
+            self.counts_for_tool = False
+        elif self.outcome is _TIMEOUT and guards.has_recovered(self.began, now):
             self.counts_for_tool = False
         instance = selected.instance
         if instance.is_named and error.type in _INSTANCE_ENDED:

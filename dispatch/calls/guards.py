@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from dispatch._internal import Clock, Randomness, Retention
+from dispatch.balancing.balancer import CERTAIN_RATIO
 from dispatch.calls.resolution import ResolvedTool, meter_label
 from dispatch.policy import DEFAULT_RETRY, Policy, RateLimit, parse_quota
 from dispatch.resilience.aio import AsyncBulkhead, AsyncRateLimiter, user_buckets
@@ -84,6 +85,7 @@ class ToolGuards:
     """
 
     __slots__ = (
+        "_counted_at",
         "_dispatcher_observer",
         "_fleet",
         "_made_room_at",
@@ -154,7 +156,7 @@ class ToolGuards:
         self.answered: dict[str, float] = {}
         self.unresponsive: AbstractSet[str] = _NONE
         self.check_at = 0.0
-        self._made_room_at = -inf
+        self._made_room_at = self._counted_at = -inf
         self._usual_log: float | None = None
         self.durations = LatencyHistogram(clock)
         self.usual = Quantile(self.durations, USUAL_QUANTILE, FEW)
@@ -293,8 +295,16 @@ class ToolGuards:
         if now >= self.check_at and pool is not None:
             self.check_at = now + RESPONSE_CHECK_S
             self.answered = {name: at for name, at in self.answered.items() if name in pool.balancer}
+            counts = must_wait or (self.calls.count >= CERTAIN_RATIO and now >= self._counted_at + UNRESPONSIVE_S)
+            if counts:
+                self._counted_at = now
             self.unresponsive = pool.find_unresponsive(
-                self.label, self._overdue_s(now), self.answered, self.overtook, must_wait=must_wait
+                self.label,
+                self._overdue_s(now),
+                self.answered,
+                self.overtook,
+                counts=counts,
+                must_wait=must_wait,
             )
 
     def _overdue_s(self, now: float) -> float:
@@ -305,6 +315,15 @@ class ToolGuards:
         if usual is None and self.bulkhead is not None:
             usual = self.bulkhead.guard.answer_s
         return inf if usual is None else max(UNRESPONSIVE_S, UNRESPONSIVE_FACTOR * usual)
+
+    def has_recovered(self, began: float, now: float) -> bool:
+        """Return whether the tool works again after calls that ``began`` then and time out now: it has answered a later one,
+        and of those from the second half of that time none waits for much longer than is usual."""
+        usual, since = self.usual.value(now), (began + now) / 2
+        if usual is None or self.pool is None or self.overtook <= began:
+            return False
+        until = now - UNRESPONSIVE_FACTOR * usual
+        return since < until and not self.pool.has_requests(self.label, since, until)
 
     def makes_room(self, began: float, now: float) -> bool:
         """Return whether an overdue attempt ends for calls that wait for its place: none was admitted after it ``began``.

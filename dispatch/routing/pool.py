@@ -346,7 +346,14 @@ class InstancePool:
         return any(each.is_named and not each.is_suspect for each in instances)
 
     def find_unresponsive(
-        self, tool: str, overdue_s: float, answered: Mapping[str, float], overtook: float, *, must_wait: bool = False
+        self,
+        tool: str,
+        overdue_s: float,
+        answered: Mapping[str, float],
+        overtook: float,
+        *,
+        counts: bool = True,
+        must_wait: bool = False,
     ) -> frozenset[str]:
         """Return the instances that do not answer requests of ``tool``, or of any tool, while others do: one was sent after
         their last answer, another instance has answered a later one, and it is overdue. Overdue requests at these, at
@@ -359,6 +366,7 @@ class InstancePool:
             overdue_s: seconds after which a request of ``tool`` should have been answered.
             answered: when each instance last answered a request of ``tool``.
             overtook: when the latest of the answered requests of ``tool`` began.
+            counts: compare the overdue requests of all instances. perf: those of instances that answer are read for this.
             must_wait: calls wait for the places of others: fewer overdue requests are enough for an ejection.
         """
         self._refresh_if_changed()
@@ -366,7 +374,7 @@ class InstancePool:
             self._overdue_s.clear()  # most are of former catalogues
         self._overdue_s[tool] = overdue_s
         now, joined_at = self._clock(), self.joined_at
-        found, counts = set[str](), dict[str, int]()
+        found, numbers = set[str](), dict[str, int]()
         for name, (_, instance) in self._places.items():
             since, any_since = answered.get(name, -inf), self.answered.get(name, -inf)
             is_left_out = instance.is_suspect or self.balancer.is_ejected(name)  # its own end is told
@@ -376,8 +384,10 @@ class InstancePool:
                     self._on_change(name, "returned", "answered")
             # perf: of an instance that answers, the requests of other tools are not looked at.
             is_quiet = is_left_out or min(since, any_since) < now - UNRESPONSIVE_S
+            if not (is_quiet or counts):
+                continue
             first = max(joined_at, self.balancer.well_since(name))  # all instances could have had later ones
-            overdue, overtaken = list[Request](), list[Request]()
+            overdue, overtaken, count = list[Request](), list[Request](), 0
             for request in instance.find_requests():
                 requested = request.tool
                 if requested != tool and not is_quiet:
@@ -387,8 +397,9 @@ class InstancePool:
                 if now - began < self._overdue_s.get(requested, inf):
                     continue
                 overdue.append(request)
-                if requested == tool and first <= began < overtook:
+                if requested == tool and began < overtook:
                     overtaken.append(request)
+                    count += began >= first
                 if is_stream or is_left_out or not self.is_balanced:
                     continue
                 if any_since < began < self.overtook:
@@ -399,15 +410,24 @@ class InstancePool:
                 elif requested == tool and since < began < overtook:
                     found.add(name)
             if not instance.is_suspect and name in self.balancer:
-                counts[name] = len(overtaken)
+                numbers[name] = count
             # They were sent there all the same: of its idempotency key, or of its version. Of a shared topic's instances
             # none can be ejected.
             is_shared = not instance.is_named and len(overtaken) >= UNRESPONSIVE_RATIO
             for request in overdue if is_left_out or name in found else overtaken if is_shared else ():
                 if request.place is not None:
                     request.place.suspend()
-        self.balancer.eject_unresponsive(counts, UNRESPONSIVE_RATIO if must_wait else CERTAIN_RATIO)
+        if counts:
+            self.balancer.eject_unresponsive(numbers, UNRESPONSIVE_RATIO if must_wait else CERTAIN_RATIO)
         return frozenset(found)
+
+    def has_requests(self, tool: str, since: float, until: float) -> bool:
+        """Return whether a request of ``tool`` waits whose attempt began between these two times."""
+        return any(
+            each.tool == tool and since < each.began <= until
+            for _, instance in self._places.values()
+            for each in instance.find_requests()
+        )
 
     def has_other(self, name: str) -> bool:
         """Return whether there is another instance that can be reached and has asked for no pause."""

@@ -1284,6 +1284,32 @@ async def test_new_instances_beside_one_with_a_queue_are_used_at_once() -> None:
         assert all(each.ok for each in await asyncio.gather(*calls))
 
 
+async def test_what_hung_before_a_tool_recovered_opens_no_circuit_when_it_times_out() -> None:
+    """The tool has been well for 20 s then. Calls that hang all the time open it."""
+    hanging, began = 0.0, 0
+
+    async def work(_: object) -> str:
+        nonlocal began
+        began += 1
+        await asyncio.sleep(3_600 if began % 10 < 10 * hanging else 0.05)
+        return "done"
+
+    async with stand(work) as (dispatcher, _):
+        calls = []
+        for number in range(400):
+            hanging = 1.0 if 25 <= number < 75 else 0.0
+            calls.append(asyncio.create_task(dispatcher.execute("work")))
+            await advance(1 / 5)
+        ends = Counter(each.outcome for each in await asyncio.gather(*calls))
+        assert ends == {Outcome.SUCCESS: 350, Outcome.TIMEOUT: 50}
+        hanging = 0.6
+        for _ in range(300):
+            calls.append(asyncio.create_task(dispatcher.execute("work", timeout=20)))
+            await advance(1 / 5)
+        assert dispatcher.breaker("work").state is not State.CLOSED
+        await asyncio.gather(*calls)
+
+
 async def test_the_error_of_an_attempt_that_its_service_stopped_names_the_limit_of_the_attempt() -> None:
     policy = {"attempt-timeout": 0.5006, "timeout": 5, "retry": 1}
     topics = {key.replace("_", "-"): topic for key, topic in PERSISTENT.items()}
