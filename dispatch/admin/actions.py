@@ -67,7 +67,8 @@ class Actions:
         self._views = views
         self._log = log
         self._events = events
-        self._undo: dict[str, asyncio.TimerHandle] = {}
+        self._undo: dict[str, tuple[asyncio.TimerHandle, Callable[[], str]]] = {}
+        """What undoes the actions that end by themselves, and when, by their targets."""
         self._levels: dict[str, int] = {}
         """The levels to which loggers return, by their names."""
         self._draining: set[asyncio.Task[None]] = set()
@@ -104,10 +105,11 @@ class Actions:
         self._publish(ActionTaken(time.time(), user, action, shown, reason, until))
         former = self._undo.pop(shown, None)
         if former is not None:
-            former.cancel()
+            former[0].cancel()
         if until is not None and undo is not None and request.seconds is not None:
             loop = asyncio.get_running_loop()
-            self._undo[shown] = loop.call_later(request.seconds, self._undo_action, undo, user, shown, request.seconds)
+            timer = loop.call_later(request.seconds, self._undo_action, undo, user, shown, request.seconds)
+            self._undo[shown] = timer, undo
         return self._log.latest()[0]
 
     def _undo_action(self, undo: Callable[[], str], user: str, shown: str, seconds: float) -> None:
@@ -131,9 +133,11 @@ class Actions:
             self._events.publish(event)  # the log is one of its listeners
 
     def close(self) -> None:
-        """Undo nothing any more."""
-        for timer in self._undo.values():
+        """Undo what outlives the endpoint, the levels of loggers that were set for a time, and nothing else any more."""
+        for shown, (timer, undo) in self._undo.items():
             timer.cancel()
+            if shown.startswith("logger "):
+                undo()
         self._undo.clear()
 
     @property
@@ -181,15 +185,22 @@ class Actions:
     async def _act_on_instance(self, id: str, request: ActionRequest) -> tuple[str, str, Callable[[], str] | None]:
         shown = f"instance {id}"
         if isinstance(self._views, ServiceViews):
-            server = next((each for each in self._views.servers if each.instance == id), None)
-            if server is None:
+            found = [
+                each
+                for each in self._views.servers
+                if each.instance == id and request.service in (None, each.service_id)
+            ]
+            if not found:
                 raise ApiError("This process has no such instance.", 404)
+            if len(found) > 1:
+                raise ApiError(f"Name the service in 'service': {', '.join(each.service_id for each in found)}.")
+            (server,) = found
             if request.action != "drain" or request.seconds is not None:
                 raise ApiError("At the service itself 'action' is drain, without 'for': eject is of dispatchers.")
             task = asyncio.create_task(server.drain())
             self._draining.add(task)
             task.add_done_callback(self._draining.discard)
-            return "drain", shown, None
+            return "drain", shown if request.service is None else f"{shown} of {request.service}", None
         if request.action not in ("eject", "admit"):
             raise ApiError("'action' is eject or admit; drain is an action of the service's own process.")
         views = self._views
@@ -204,21 +215,24 @@ class Actions:
             raise ApiError(f"There is no instance '{id[:80]}' whose service was called.", 404)
         if request.service is not None:
             shown += f" of {request.service}"
+        until = None if request.seconds is None else time.time() + request.seconds
         for service, balancer in pools:
             views.held_until.pop((service, id), None)
             if request.action == "admit":
                 balancer.admit(id)
             else:
                 balancer.hold(id)
-                if request.seconds is not None:
-                    views.held_until[service, id] = time.time() + request.seconds
+                if until is not None:
+                    views.held_until[service, id] = until
         if request.action == "admit":
             return "admit", shown, None
 
         def undo() -> str:
-            for service, _ in pools:
-                views.held_until.pop((service, id), None)
-            return "admit" if sum([balancer.end_hold(id) for _, balancer in pools]) else ""
+            # A later action may have named the service, or not, and then has another target: its time counts.
+            held = [(key, its) for key, its in pools if views.held_until.get((key, id)) == until]
+            for service, _ in held:
+                del views.held_until[service, id]
+            return "admit" if sum([balancer.end_hold(id) for _, balancer in held]) else ""
 
         return "eject", shown, undo
 

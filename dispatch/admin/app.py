@@ -363,7 +363,7 @@ class CallFilter:
             (self._tool is None or call.tool.label == self._tool)
             and (self._user is None or call.user == self._user)
             and (self._outcome is None or call.outcome == self._outcome)
-            and call.duration > self._slower_than
+            and (call.duration > self._slower_than or not self._slower_than)  # a refused call takes 0 s
             and (not self.is_failed or call.outcome != "success")
         )
 

@@ -106,6 +106,14 @@ def write_value(value: Any) -> str:
     return text if len(text) < 60 else f"{text[:59]}…"
 
 
+def write_text(value: Any) -> Any:
+    """Return what a page writes, a text with escapes in place of characters that are not printed, as on a terminal: one that
+    turns the direction of writing would make a name look like another one."""
+    if type(value) is not str or value.isprintable():
+        return value
+    return "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in value)
+
+
 def shorten(text: str) -> str:
     """Return a name of at most 32 characters: its beginning and its end."""
     return text if len(text) <= 32 else f"{text[:15]}…{text[-16:]}"
@@ -192,7 +200,7 @@ class Console:
         self._peers: dict[str, tuple[float, Values]] = {}
         loader = jinja2.FileSystemLoader(FOLDER)
         self._pages = jinja2.Environment(
-            loader=loader, autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined
+            loader=loader, autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined, finalize=write_text
         )
         self._pages.filters.update(FILTERS)
 
@@ -310,7 +318,9 @@ class Console:
             instance=instance,
             console=next((each["url"] for each in self._api.peers() if each["name"] == id), None),
             circuits=views.circuits_at(id, service),
-            sessions=[each for each in views.sessions() if own or each["peer"] == id],
+            sessions=[
+                each for each in views.sessions() if each["service"] in (None, service) and (own or each["peer"] == id)
+            ],
             events=[
                 each
                 for each in self._api.list_events()
@@ -433,11 +443,12 @@ def find_attention(
         if each["refused"]:
             found.append(("warn", "/catalogue", "refused", f"{len(each['refused'])} items of {each['id']} are invalid"))
     for each in fleet:
-        if each["url"] and not each.get("ready") and each.get("state") != SIGN_IN:
+        if not each.get("ready") and each.get("state") != SIGN_IN:
             state = each.get("state", "not ready")
-            why = f"{each['name']}: {each.get('problem') or ', '.join(each['reasons'])}"
+            name = each["name"] if each["url"] else "this process"
+            why = f"{name}: {each.get('problem') or ', '.join(each['reasons'])}"
             found.append((find_tone(state), find_link(each["url"]), state, why))
-    if not tools:
+    if not tools and fleet[0]["kind"] == "dispatcher":
         found.append(("warn", "/catalogue", "empty", "no tool is loaded, so every call fails as unknown-tool"))
     found.sort(key=lambda each: each[0] != "bad")
     more = len(found) - MAX_ATTENTION

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from dispatch._internal import Clock, excerpt, scalar_text
-from dispatch.errors import ErrorType, Outcome
+from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.resilience.retry import may_have_run
 from dispatch.result import CallResult
 from dispatch.telemetry.events import MAX_USER_CHARS, Listeners
@@ -289,6 +289,11 @@ class RecentCalls:
             known = self.tools[label, version] = ToolCalls(self, tool)
         known.tool = tool
         return known
+
+    def record_unknown_tool(self, name: str, error: DispatchError, now: float, user: str) -> None:
+        """Record a call of a tool that is in no catalogue. It counts for its user, and for no tool."""
+        tool = RecordedTool(scalar_text(name), None, "")
+        ToolCalls(self, tool).add(user, now, CallResult(name, error.outcome, error=error), None, "")
 
     def forget_tool(self, label: str) -> None:
         """Forget the counts of a tool that was removed from the catalogue."""

@@ -360,9 +360,15 @@ class DispatcherViews:
         ]
 
     def sessions(self) -> list[Values]:
-        services = {each["id"]: each["service"] for each in self.instances()}
+        # By the session itself: the services of one process may have one name of their instances.
+        services = {
+            id(instance.session): key.service
+            for key, pool in self.runtime.pool_registry.all()
+            for _, instance, _ in pool.describe()
+            if isinstance(instance, SessionInstance)
+        }
         return [
-            describe_session(services.get(session.peer_name), session)
+            describe_session(services.get(id(session)), session)
             for table in self.runtime.channels.session_tables()
             for session in list(table.sessions.values())
         ]
@@ -474,7 +480,7 @@ class ServiceViews(Views):
         if now - before >= SLOT_S:  # between two readings, the first of which is the start
             self._rate, self._before = (requests - former) / (now - before), (now, requests)
         return {
-            "name": ", ".join(each.instance for each in self.servers),
+            "name": ", ".join(dict.fromkeys(each.instance for each in self.servers)),
             "broker": self.servers[0].broker_url,
             "tools": sum(len(each.descriptors[1]) for each in self.servers),
             "calls": requests,
@@ -602,7 +608,7 @@ def describe_call(call: RecordedCall, wall: float, *, whole: bool = False) -> Va
         "at": wall + call.started,
         "tool": call.tool.label,
         "version": call.tool.version,
-        "service": call.tool.service,
+        "service": call.tool.service or None,
         "user": call.user,
         "outcome": str(call.outcome),
         "error": call.error or None,

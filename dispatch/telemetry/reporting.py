@@ -200,6 +200,9 @@ class CallRecorder(Protocol):
     def record_calls(self, label: str, version: str | None, service: str) -> observers.CallRecords:
         """Return the records of the calls of a version of a tool, which ``service`` executes from now on."""
 
+    def record_unknown_tool(self, name: str, error: DispatchError, now: float, user: str) -> None:
+        """Record a call of a tool that is in no catalogue; ``name`` is at most :data:`MAX_NAME_CHARS` of its name."""
+
     def forget_tool(self, label: str) -> None:
         """Forget a tool that was removed from the catalogue."""
 
@@ -303,6 +306,8 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
                 self._instruments.record_refused_call(user, error.policy_refusal)
             else:
                 meter.record_call(error.outcome, 0.0)
+        if self._recorder is not None:
+            self._recorder.record_unknown_tool(name[:MAX_NAME_CHARS], error, now, user)
         if self._tracing is not None:
             self._tracing.record_unknown_tool(name, error, now)
         if CALLS.isEnabledFor(logging.DEBUG):

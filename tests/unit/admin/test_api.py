@@ -32,7 +32,7 @@ from starlette.requests import Request
 import dispatch
 from dispatch import Admin, Announce, DispatchError, RejectedError, Telemetry, ToolServer
 from dispatch.admin.api import describe_event
-from dispatch.admin.app import MAX_SESSIONS, SESSION_S, Caller, Callers
+from dispatch.admin.app import MAX_SESSIONS, SESSION_S, Caller, Callers, ServiceAdmin
 from dispatch.admin.console import find_tone, tell_event, write_duration
 from dispatch.cli.screen import TABLES
 from dispatch.errors import Outcome
@@ -40,7 +40,7 @@ from dispatch.resilience.breaker import State
 from dispatch.telemetry.events import BrokerChanged
 from dispatch.telemetry.gauges import INSTANCE_STATES
 from tests.docs.pages import ROOT, blocks
-from tests.helpers.admin_endpoint import Observed, eventually, observed, price
+from tests.helpers.admin_endpoint import Observed, eventually, observed, order, price
 
 pytestmark = pytest.mark.wall_clock
 
@@ -348,6 +348,37 @@ async def test_the_level_of_a_logger_is_set_for_a_while() -> None:
         await act(it, "/api/log-level", level="DEBUG", logger="dispatch.calls", **{"for": 0.1})
         assert logger.level == logging.DEBUG
         await eventually(lambda: logger.level == before)
+        await act(it, "/api/log-level", level="DEBUG", logger="dispatch.calls", **{"for": 60})
+    assert logger.level == before  # the endpoint has ended, and with it what would undo the action later
+
+
+async def test_of_two_services_of_a_process_the_one_that_is_named_is_drained() -> None:
+    broker = f"memory://{uuid4().hex}"
+    functions = {"shop": price, "depot": order}
+    servers = [ToolServer(functions=[of], service=id, instance="i-1", broker=broker) for id, of in functions.items()]
+    admin = ServiceAdmin(Admin(), servers, Telemetry())
+    async with (
+        servers[0],
+        servers[1],
+        dispatch.connect(broker, dispatch.Announced(until="order"), admin="127.0.0.1:0") as dispatcher,
+        httpx2.AsyncClient(base_url=admin.url, trust_env=False) as client,
+    ):
+        it = Observed(dispatcher, servers[0], client)
+        assert (await it.get("/api/process"))["name"] == "i-1"
+        await eventually(lambda: {"price", "order"} <= set(dispatcher.catalog.tools))
+        for tool in ("price", "order"):
+            await dispatcher.call(tool, {"item": "a"})
+        sessions = (await client.get(f"{dispatcher.admin_url}/api/sessions")).json()
+        assert {each["service"] for each in sessions} == {"shop", "depot"}
+        assert "Name the service in 'service': shop, depot." in str(
+            await act(it, "/api/instances/i-1", 400, action="drain")
+        )
+        page = (await client.get("/instances/i-1?service=depot", headers=HTML)).text
+        assert 'data-service="depot"' in page[page.index('data-action="drain"') :].partition("</button>")[0]
+        await act(it, "/api/instances/i-1", action="drain", service="depot")
+        states = {each["service"]: each["state"] for each in await it.get("/api/instances")}
+        assert states == {"shop": "up", "depot": "draining"}
+    await admin.close()
 
 
 async def test_the_latest_action_on_a_target_replaces_the_earlier_ones_and_their_end() -> None:
@@ -369,8 +400,11 @@ async def test_the_latest_action_on_a_target_replaces_the_earlier_ones_and_their
         assert instance["is_held"]
         assert 50 < instance["seconds_left"] <= 60
         assert (await it.get("/api/circuits"))[0]["state"] == "disabled"
+        await act(it, "/api/instances/shop-1", action="eject", service="shop", **{"for": 0.1})
         await act(it, "/api/instances/shop-1", action="eject")
         assert (await it.get("/api/instances"))[0]["seconds_left"] is None
+        await asyncio.sleep(0.3)
+        assert (await it.get("/api/instances"))[0]["is_held"]
 
 
 async def test_versions_are_targets_and_the_default_one_has_two_names() -> None:
@@ -504,8 +538,29 @@ async def test_what_users_and_models_write_is_text() -> None:
     async with observed() as it:
         with contextlib.suppress(DispatchError):
             await it.dispatcher.call("price", {"item": "bad"}, user="<script>alert(1)</script>")
+        await it.dispatcher.call("price", {"item": "a"}, user="\u202eecila")
         for path in ("/", "/users", "/calls", "/calls/1", "/tools/%3Cscript%3E", "/calls?tool=%22%3E%3Cscript%3E"):
             assert "<script>" not in (await it.client.get(path, headers=HTML)).text, path
+        for path in ("/users", "/calls", "/calls/2"):
+            assert "\\u202eecila" in (await it.client.get(path, headers=HTML)).text  # it would read as 'alice'
+        found = (await it.client.get("/calls?user=%E2%80%AEecila", headers=HTML)).text
+        assert 'name="user" value="\u202eecila"' in found  # the form is sent again
+        assert "/calls/2" in found
+
+
+async def test_a_call_of_a_tool_that_does_not_exist_is_there_with_its_name_and_its_user() -> None:
+    async with observed() as it:
+        for name in ("prices", "p" * 1_000):
+            with pytest.raises(DispatchError):
+                await it.dispatcher.call(name, {}, user="alice")
+        long, call = await it.get("/api/calls?failed=1")
+        assert (call["tool"], call["user"], call["error"], call["ran"]) == ("prices", "alice", "unknown-tool", "no")
+        assert (len(long["tool"]), long["service"]) == (200, None)
+        (user,) = await it.get("/api/users")
+        assert (user["calls"], user["failed"], user["refused"]) == (2, 0, 2)
+        assert [each["name"] for each in await it.get("/api/tools")] == ["price", "order"]
+        for path in ("/", "/calls", "/calls/1"):
+            assert "unknown-tool" in (await it.client.get(path, headers=HTML)).text
 
 
 async def test_what_a_process_announces_as_its_console_is_a_link_only_if_it_is_http() -> None:
@@ -851,6 +906,11 @@ async def test_the_console_of_a_service_claims_nothing_about_calls_and_an_empty_
         overview = (await it.client.get(f"{it.server.admin_url}/", headers=HTML)).text
         assert "has failed" not in overview
         assert "Circuits not closed" not in overview
+        assert "The service accepts requests." in overview
+        await it.server.drain()
+        overview = (await it.client.get(f"{it.server.admin_url}/", headers=HTML)).text
+        assert "this process: draining" in overview
+        assert "The service accepts requests." not in overview
         calls = (await it.client.get(f"{it.server.admin_url}/calls", headers=HTML)).text
         assert "The dispatchers that call this process know its calls." in calls
         assert "No call has ended yet." in (await it.client.get("/calls", headers=HTML)).text
