@@ -219,7 +219,7 @@ _KEYS: Final = {
 def merge(table: str, rows: Iterable[Row]) -> list[Row]:
     """Merge the rows of several processes: numbers are added, of durations, shares and states the worst is shown.
     ``urls`` are the dispatchers that know the row, ``seen`` of ``of`` of them report the state, and ``own_url`` is the
-    process of an instance."""
+    process of an instance, ``own_service`` its service by the name that it has there."""
     if table not in _KEYS:
         return list(rows)
     merged: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -236,7 +236,7 @@ def merge(table: str, rows: Iterable[Row]) -> list[Row]:
         else:
             _add(known, row)
         if _is_own(row):
-            known["own_url"] = row.get("url")
+            known["own_url"], known["own_service"] = row.get("url"), row.get("service")
             if row["state"] != "up":
                 known["state"] = row["state"]
     return list(merged.values())
@@ -458,6 +458,8 @@ def render_screen(
 
 def _panels(values: Values, width: int) -> tuple[RenderableType, int]:
     """Return instances, circuits that are not closed and, where there is room, users side by side, and their height."""
+    from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
 
     columns = {name: {column.key: column for column in TABLES[name]} for name in ("instances", "circuits", "users")}
@@ -472,20 +474,22 @@ def _panels(values: Values, width: int) -> tuple[RenderableType, int]:
         ("circuits", circuits, ("tool", "state")),
         ("users", users, ("user", "calls", "refused")),
     )[: 3 if width >= NARROW else 2]
-    grid = Table.grid(padding=(0, 2))
-    grid.add_row(
-        *(
-            render_table(
-                name,
-                rows,
-                min(width, WIDE - 1),
-                PANEL_ROWS + 1,
-                columns=[columns[name][key]._replace(from_width=0) for key in keys],
-            )
-            for name, rows, keys in found
+    tables = [
+        render_table(
+            name,
+            rows,
+            min(width, WIDE - 1),
+            PANEL_ROWS + 1,
+            columns=[columns[name][key]._replace(from_width=0) for key in keys],
         )
-    )
-    return grid, 1 + min(PANEL_ROWS, max(len(rows) for _, rows, _ in found))
+        for name, rows, keys in found
+    ]
+    ample = Console(width=10_000)
+    if sum(Measurement.get(ample, ample.options, each).maximum + 2 for each in tables) > width + 2:
+        tables = tables[:2]  # the figures of all would be cut
+    grid = Table.grid(padding=(0, 2))
+    grid.add_row(*tables)
+    return grid, 1 + min(PANEL_ROWS, max(len(rows) for _, rows, _ in found[: len(tables)]))
 
 
 def wrap_events(events: Iterable[str], width: int) -> list[str]:

@@ -191,7 +191,8 @@ def plan_action(key: str, table: str, row: Row) -> Action | str | None:
                 if verb == "drain"
                 else "No dispatcher on this screen calls this instance."
             )
-        body = {"action": verb, **({"service": row["service"]} if row.get("service") and verb != "drain" else {})}
+        service = row.get("own_service" if verb == "drain" else "service")
+        body = {"action": verb, **({"service": service} if service else {})}
         action = Action(f"{verb} '{row['id']}'", urls, f"/api/instances/{quote(row['id'], safe='')}", body)
         if verb != "eject":
             action.durations.clear()
@@ -252,7 +253,7 @@ class TopScreen:
     async def start(self) -> None:
         """Read the first values. Services alone have no tools of their own: their instances are shown."""
         await self.refresh()
-        if all(process["kind"] == "service" for process in self.values["processes"]):
+        if all(process["kind"] != "dispatcher" for process in self.values["processes"]):
             await self._show(View("instances"))
 
     async def _refresh_each(self, every: float, on_change: Callable[[], None]) -> None:

@@ -574,11 +574,14 @@ class Processes:
         self.endpoints = {A: self.process}
         self.read: list[Any] = []
         self.tools: list[dict[str, Any]] = []
+        self.kinds: list[str] = []
 
     async def fetch(self, tables: Mapping[str, str]) -> dict[str, Any]:
         self.read.append(dict(tables))
         values = admin_values.values()
         values["tools"] = self.tools or values["tools"]
+        if self.kinds:
+            values["processes"] = [admin_values.process(A, kind=each) for each in self.kinds]
         for name in ("tools", "instances", "circuits"):
             values[name] = merge(name, values[name])
         return {name: values[name] for name in ("processes", *tables)}
@@ -629,6 +632,21 @@ attempt 2 shop-1                        █████████     800.0 ms
 @pytest.mark.parametrize(("width", "expected"), [(80, TOOLS_80), (140, TOOLS_140)], ids=["80", "140"])
 def test_tools_in_trouble_come_first_with_instances_circuits_and_users_below(width: int, expected: str) -> None:
     assert expected in drawn_screen(render_screen(admin_values.values(), View(), width, 40), width)
+
+
+def test_panels_that_do_not_fit_side_by_side_are_fewer_and_their_figures_whole() -> None:
+    held = [instance("shop-1", "ejected", is_held=True, seconds_left=299.0, in_flight=77)]
+    values = {**admin_values.values(), "instances": held, "users": [admin_values.user("u" * 100, refused=912)]}
+    assert "ejected 299.0 s by hand      77" in drawn_screen(render_screen(values, View(), 80, 40), 80)
+    assert "912" in drawn_screen(render_screen(values, View(), 140, 40), 140)
+
+
+async def test_without_a_dispatcher_the_instances_of_services_are_shown_also_if_a_process_is_silent() -> None:
+    fleet = Processes()
+    fleet.kinds = ["service", "process"]  # of one that has never answered
+    screen = TopScreen(fleet, "alice")  # type: ignore[arg-type] # as far as the screen uses it
+    await screen.start()
+    assert "latency ms" in drawn_screen(screen.render(100, 30), 100)
 
 
 @pytest.mark.parametrize("width", [80, 140])
@@ -783,6 +801,11 @@ def test_actions_go_to_the_processes_that_can_do_them() -> None:
         "a": ([A, B], "admit", False),
         "d": ([C], "drain", False),
     }
+    renamed = merge(
+        "instances", [instance("shop-1"), instance("shop-1", kind="own", url=C) | {"service": "shop-topic"}]
+    )[0]
+    services = {key: plan_action(key, "instances", renamed).body["service"] for key in "ed"}  # type: ignore[union-attr] # actions
+    assert services == {"e": "shop", "d": "shop-topic"}  # each as the process that acts knows it
     (own,) = merge("instances", [instance("shop-1", kind="own", url=C)])
     assert plan_action("e", "instances", own) == "No dispatcher on this screen calls this instance."
 
