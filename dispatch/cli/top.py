@@ -253,7 +253,8 @@ class TopScreen:
     async def start(self) -> None:
         """Read the first values. Services alone have no tools of their own: their instances are shown."""
         await self.refresh()
-        if all(process["kind"] != "dispatcher" for process in self.values["processes"]):
+        kinds = {process["kind"] for process in self.values["processes"]}  # of a silent one the kind is unknown
+        if "service" in kinds and "dispatcher" not in kinds:
             await self._show(View("instances"))
 
     async def _refresh_each(self, every: float, on_change: Callable[[], None]) -> None:

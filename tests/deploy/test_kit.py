@@ -129,6 +129,23 @@ def test_a_pod_has_the_time_to_drain_and_its_console_reaches_the_others(rendered
     assert [each["ports"] for each in policy["egress"] if own in each.get("to", ())] == [incoming["ports"]]
 
 
+def test_scraped_pods_have_the_name_of_the_dashboards_for_a_service_and_their_own(
+    rendered: list[dict[str, Any]],
+) -> None:
+    (monitor,) = (each["spec"] for each in rendered if each["kind"] == "ServiceMonitor")
+    assert [each["relabelings"] for each in monitor["endpoints"]] == [[{"action": "labeldrop", "regex": "service"}]]
+    for each in rendered:
+        if each["kind"] == "Deployment":
+            (container,) = each["spec"]["template"]["spec"]["containers"]
+            (name,) = (env["valueFrom"] for env in container["env"] if env["name"] == "DISPATCH_INSTANCE")
+            assert name == {"fieldRef": {"fieldPath": "metadata.name"}}
+
+
+def test_an_image_without_settings_serves_what_its_health_check_asks_for() -> None:
+    text = (KIT / "Dockerfile").read_text()
+    assert re.findall(r"DISPATCH_ADMIN=(127\S+)", text) == re.findall(r"http://([^/]+)/healthz", text)
+
+
 def test_a_unit_starts_again_for_as_long_as_the_broker_is_away() -> None:
     for unit in (KIT / "systemd").iterdir():
         assert {"Restart=always", "StartLimitIntervalSec=0"} <= set(unit.read_text().splitlines()), unit.name

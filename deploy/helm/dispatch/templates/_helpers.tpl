@@ -43,6 +43,8 @@ spec:
           args: {{- toYaml .command | nindent 12 }}
           securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
           env:
+            # The name in consoles and metrics is that of the pod.
+            - {name: DISPATCH_INSTANCE, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
             - {name: DISPATCH_BROKER, value: {{ .root.Values.broker.url | quote }}}
             - {name: DISPATCH_ADMIN, value: "0.0.0.0:{{ .root.Values.admin.port }}"}
             - {name: DISPATCH_ADMIN_TOKENS, value: /etc/dispatch/admin/tokens.json}
