@@ -27,7 +27,7 @@ from dispatch.cli.base import (
     suggest,
     with_settings,
 )
-from dispatch.cli.screen import TABLES, Row, call_line, one_line, waterfall
+from dispatch.cli.screen import NAME_CHARS, TABLES, Row, call_line, one_line, waterfall
 from dispatch.errors import Outcome
 
 _RUNNING: Final = "name the URL of a running dispatcher, or start one with connect(admin=…) or --admin HOST:PORT"
@@ -283,7 +283,7 @@ def calls(
         shown = [
             each for each in TABLES["calls"] if each.key != "process" or len({row["process"] for row in found}) > 1
         ]
-        Rows({column.heading: [column.cell(row) for row in found] for column in shown}).print()
+        Rows({column.heading: [excerpt(column.cell(row), NAME_CHARS) for row in found] for column in shown}).print()
     else:
         print_out("No call matches." if query else "No call has ended yet.")
 

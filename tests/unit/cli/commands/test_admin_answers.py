@@ -219,6 +219,13 @@ def test_the_line_of_a_call_has_its_error_also_after_a_long_name() -> None:
     assert "ValueError" in line.plain
 
 
+def test_one_long_name_does_not_widen_the_whole_list_of_calls(run: Run) -> None:
+    long = {**admin_values.call("1"), "user": "u" * 256}
+    with serving(honest(**{"/api/calls": [long]})) as url:
+        assert max(map(len, run("calls", url).out.splitlines())) < 140
+        assert run("calls", url, "--json").json["calls"][0]["user"] == "u" * 256
+
+
 async def test_on_a_narrow_screen_names_are_cut_and_figures_are_not() -> None:
     long = "u" * 200
     pages = honest() | {
