@@ -25,7 +25,7 @@ class Admin(msgspec.Struct, frozen=True, metaclass=NamedFields):
         address: ``HOST:PORT``; port 0: any free one. An address that other machines reach requires tokens.
         read, act: bearer tokens by user: ``read`` may look, ``act`` also act. Both empty: no token is required.
         hosts: further values of ``Host`` under which the endpoint is reached, such as that of a proxy.
-        peers: URLs of admin endpoints of other processes, for the overview of the console.
+        peers: URLs of admin endpoints of other processes, or ``HOST:PORT``, for the overview of the console.
         labels: of the process, such as a zone.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import importlib.util
 import ipaddress
 import random
@@ -519,7 +520,8 @@ class AdminApi:
 
     def peers(self) -> list[Values]:
         """Return ``/api/peers``."""
-        own = [{"url": url, "name": None, "source": "setting"} for url in self._settings.peers]
+        urls = (each if "://" in each else f"http://{each}" for each in self._settings.peers)
+        own = [{"url": url, "name": None, "source": "setting"} for url in urls]
         return [*own, *self._views.peers()]
 
     def _list_tools(self, service: str | None) -> list[Values]:
@@ -604,12 +606,10 @@ class AdminEndpoint:
         try:
             self._listener = open_listener(host, port)
         except OSError as error:
-            raise TransportError(
-                ErrorType.PORT_TAKEN,
-                f"The admin endpoint cannot be served on {host}:{port} ({error.strerror}). Use another port "
-                "(0: any free one).",
-                may_have_run=False,
-            ) from None
+            is_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
+            fix = "Use another port (0: any free one)" if is_port else "Use an address of this machine (0.0.0.0: all)"
+            text = f"The admin endpoint cannot be served on {host}:{port} ({error.strerror}). {fix}."
+            raise TransportError(ErrorType.PORT_TAKEN, text, may_have_run=False) from None
         self.url = describe_address(own_hosts[0].strip("[]"), self._listener.getsockname()[1])
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None

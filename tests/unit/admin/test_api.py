@@ -708,6 +708,14 @@ async def test_a_peer_that_wants_a_sign_in_is_no_trouble() -> None:
         assert '<span class="state bad">' not in overview
 
 
+async def test_a_peer_is_named_as_the_commands_name_it() -> None:
+    async with observed() as peer:
+        url = str(peer.dispatcher.admin_url)
+        async with observed(Admin(peers=(url.removeprefix("http://"),))) as it:
+            overview = (await it.client.get("/", headers=HTML)).text
+            assert f'<a href="{url}">{(await peer.get("/api/process"))["name"]}</a>' in overview
+
+
 async def test_every_response_has_the_headers_that_protect_a_browser() -> None:
     async with observed() as it:
         for path in ("/", "/tools/none", "/static/console.css", "/api/process", "/metrics", "/healthz"):
@@ -1046,6 +1054,10 @@ async def test_a_port_that_is_taken_is_told_without_a_word_about_tools() -> None
             await dispatcher.start()
         assert (refused.value.type, refused.value.may_have_run) == ("port-taken", False)
         await dispatcher.close()
+    elsewhere = dispatch.connect("memory://", admin=Admin("192.0.2.1:9464", act={"alice": ACT}))
+    with pytest.raises(dispatch.TransportError, match="Use an address of this machine"):
+        await elsewhere.start()
+    await elsewhere.close()
 
 
 @pytest.mark.costly
