@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
 import http.client
 import json
+import socket
 import time
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import jinja2
 import msgspec
@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dispatch._internal import excerpt
+from dispatch._internal import DaemonThreads, excerpt
 from dispatch.admin.api import describe_event, find_severity
 from dispatch.admin.views import Values, Views
 from dispatch.balancing.instances import UP_STATES
@@ -36,7 +36,11 @@ MAX_ATTENTION: Final = 12
 PEER_TIMEOUT_S: Final = 1.0
 PEER_CACHE_S: Final = 2.0
 MAX_PEER_BYTES: Final = 64 * 1024
+MAX_PEERS: Final = 1_000
+"""Peers that are asked at most, whatever is announced."""
 SIGN_IN: Final = "sign-in needed"
+_OUT_OF_REACH: Final = {"state": "unreachable", "problem": "out of reach"}
+_threads = DaemonThreads("dispatch-admin-peers")
 UNKNOWN: Final = "\u2013"
 _TONES: Final = ("ok", "warn", "bad")
 
@@ -197,7 +201,8 @@ class Console:
     def __init__(self, api: Api, views: Views) -> None:
         self._api = api
         self._views = views
-        self._peers: dict[str, tuple[float, Values]] = {}
+        self._peers: dict[str, tuple[float, asyncio.Future[Values], list[socket.socket]]] = {}
+        """When each peer was asked, its answer, and the connection, by its URL."""
         loader = jinja2.FileSystemLoader(FOLDER)
         self._pages = jinja2.Environment(
             loader=loader, autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined, finalize=write_text
@@ -261,25 +266,25 @@ class Console:
         )
 
     async def _ask_peers(self) -> list[Values]:
-        peers = self._api.peers()
+        peers = self._api.peers()[:MAX_PEERS]
         found = await asyncio.gather(*(self._ask_peer(each) for each in peers))
+        self._peers = {each["url"]: self._peers[each["url"]] for each in peers}
         return sorted(found, key=lambda each: (bool(each.get("ready")), each["name"]))
 
     async def _ask_peer(self, peer: Values) -> Values:
-        url = peer["url"]
-        asked_at, known = self._peers.get(url, (0.0, {}))
-        now = time.monotonic()
-        if not known or now - asked_at > PEER_CACHE_S:
-            try:
-                known = await asyncio.to_thread(read_peer, url)
-            except (OSError, ValueError, http.client.HTTPException) as error:
-                problem = "out of reach" if isinstance(error, OSError) else "no admin endpoint"
-                known = {"state": "unreachable", "problem": problem}
-                if getattr(error, "code", 0) == 401:
-                    known = {"state": SIGN_IN, "problem": SIGN_IN}
-            if len(self._peers) > 1_000:
-                self._peers.clear()
-            self._peers[url] = now, known
+        """Return what a peer says of itself. All pages that are open share one request to it, which has a thread of its own:
+        silent peers delay neither others nor the threads of the program."""
+        url, now = peer["url"], time.monotonic()
+        asked_at, answer, sockets = self._peers.get(url, (0.0, None, []))
+        if answer is None or (answer.done() and now - asked_at > PEER_CACHE_S):
+            sockets = []
+            answer = asyncio.get_running_loop().run_in_executor(_threads, describe_peer, url, sockets)
+            self._peers[url] = now, answer, sockets
+        if (await asyncio.wait((answer,), timeout=2 * PEER_TIMEOUT_S))[1]:
+            for each in sockets:
+                with contextlib.suppress(OSError):  # ends the thread: the answer arrives byte by byte
+                    each.shutdown(socket.SHUT_RDWR)
+        known = answer.result() if answer.done() else _OUT_OF_REACH
         return {"name": peer["name"] or url, **known, "url": url}
 
     async def _tools(self, request: Request) -> Response:
@@ -356,13 +361,6 @@ class Console:
         return self.render(request, "users.html", "Users", users=self._views.users())
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A peer that redirects is not asked further."""
-
-    def redirect_request(self, *_args: Any) -> None:
-        return None
-
-
 class Peer(msgspec.Struct):
     """What the overview has of ``/api/process`` of a peer."""
 
@@ -378,17 +376,31 @@ class Peer(msgspec.Struct):
     uptime: float
 
 
-def read_peer(url: str) -> Values:
-    """Return ``/api/process`` of a peer.
+def describe_peer(url: str, sockets: list[socket.socket]) -> Values:
+    """Return ``/api/process`` of a peer, or why there is none. No proxy is asked, and no redirection followed.
 
-    Raises:
-        OSError, ValueError, HTTPException: it does not answer, or not as a process does.
+    Args:
+        sockets: gets the connection.
     """
-    if find_link(url) is None:
-        raise ValueError("not HTTP")
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
-    with opener.open(f"{url.rstrip('/')}/api/process", timeout=PEER_TIMEOUT_S) as answer:
-        return msgspec.structs.asdict(msgspec.json.decode(answer.read(MAX_PEER_BYTES), type=Peer))
+    try:
+        parts = urlsplit(url)
+        if find_link(url) is None or parts.hostname is None:
+            raise ValueError("not HTTP")
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        with contextlib.closing(kind(parts.hostname, parts.port, timeout=PEER_TIMEOUT_S)) as connection:
+            connection.connect()
+            sockets.append(connection.sock)
+            connection.request("GET", f"{parts.path.rstrip('/')}/api/process")
+            answer = connection.getresponse()
+            if answer.status == 401:
+                return {"state": SIGN_IN, "problem": SIGN_IN}
+            if answer.status != 200:
+                return _OUT_OF_REACH
+            return msgspec.structs.asdict(msgspec.json.decode(answer.read(MAX_PEER_BYTES), type=Peer))
+    except OSError:
+        return _OUT_OF_REACH
+    except (ValueError, http.client.HTTPException):
+        return {"state": "unreachable", "problem": "no admin endpoint"}
 
 
 def count_errors(calls: list[Values]) -> list[Values]:

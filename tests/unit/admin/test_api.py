@@ -708,6 +708,36 @@ async def test_a_peer_that_wants_a_sign_in_is_no_trouble() -> None:
         assert '<span class="state bad">' not in overview
 
 
+async def test_silent_peers_delay_neither_the_overview_nor_the_threads_of_the_program() -> None:
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(40)]
+        urls = tuple(f"http://127.0.0.1:{each.getsockname()[1]}" for each in silent)
+
+        async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(OSError):
+                while not ended.is_set():
+                    writer.write(b"H")
+                    await writer.drain()
+                    await asyncio.sleep(0.1)
+            closed.set()
+
+        ended, closed = asyncio.Event(), asyncio.Event()
+        async with await asyncio.start_server(trickle, "127.0.0.1", 0) as server:
+            slow = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            async with observed(Admin(peers=(*urls, slow))) as it:
+                began = time.monotonic()
+                pages = [asyncio.create_task(it.client.get("/", headers=HTML, timeout=30)) for _ in range(3)]
+                await asyncio.sleep(0.2)
+                asked = time.monotonic()
+                await asyncio.to_thread(lambda: None)
+                assert time.monotonic() - asked < 0.7
+                for page in pages:
+                    assert (await page).text.count("out of reach") >= 40
+                assert time.monotonic() - began < 8
+                await asyncio.wait_for(closed.wait(), 10)  # its thread has ended, too
+            ended.set()
+
+
 async def test_a_peer_is_named_as_the_commands_name_it() -> None:
     async with observed() as peer:
         url = str(peer.dispatcher.admin_url)
