@@ -380,9 +380,16 @@ def render_table(
 
     shown = columns or choose_columns(table, rows, width)
     fills = columns is None and not shown[-1].is_number
-    result = Table(
-        box=None, pad_edge=False, header_style="bold", padding=(0, 2 if width >= WIDE else 1, 0, 0), expand=fills
-    )
+    gap = 2 if width >= WIDE else 1
+    result = Table(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0), expand=fills)
+    visible, omitted = _fit(rows, max(1, height - 1), selected)
+    texts = [[column.cell(row) for row in visible] for column in shown]
+    widths = {
+        column.key: max(map(len, (column.heading, *cells))) + gap for column, cells in zip(shown, texts, strict=True)
+    }
+    names = [key for key in widths if key in _NAMED]
+    space = width - sum(widths[key] for key in widths if key not in _NAMED)
+    longest = max(MIN_WIDTH, min(width // 5, space // max(1, len(names)) - gap))
     for column in shown:
         result.add_column(
             column.heading,
@@ -390,17 +397,15 @@ def render_table(
             no_wrap=True,
             overflow="ellipsis",
             min_width=column.min_width or None,
-            max_width=max(MIN_WIDTH, width // 5) if column.key in _NAMED else None,
+            max_width=longest if column.key in _NAMED else None,
             ratio=1 if fills and column is shown[-1] else None,
         )
-    visible, omitted = _fit(rows, max(1, height - 1), selected)
-    for row in visible:
+    for row, *cells in zip(visible, *texts, strict=True):
         is_selected = selected is not None and row is rows[selected]
         colours = (
             "" if is_selected else column.style(row) or ("cyan" if column is shown[0] else "") for column in shown
         )
-        cells = map(Text, (column.cell(row) for column in shown), colours)
-        result.add_row(*cells, style="reverse" if is_selected else "")
+        result.add_row(*map(Text, cells, colours), style="reverse" if is_selected else "")
     if omitted or not rows:
         result.add_row(Text(f"and {omitted} more" if rows else "none", "dim"))
     return result

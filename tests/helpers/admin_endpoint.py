@@ -19,6 +19,8 @@ def price(item: str) -> str:
     """Price of an item"""
     if item == "bad":
         raise ValueError(f"no such item: {item}")
+    if item == "odd":
+        raise dispatch.ToolError("t" * 200, "an error with a long type")
     return "3"
 
 

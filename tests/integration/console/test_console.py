@@ -265,6 +265,8 @@ async def test_an_action_without_an_answer_says_so_and_the_page_recovers(chrome:
 async def test_a_filter_without_a_match_says_so_and_long_names_stay_short(chrome: Chrome) -> None:
     async with observed() as it:
         await fail_once(it, "u" * 400)
+        with contextlib.suppress(DispatchError):
+            await it.dispatcher.call("price", {"item": "odd"})
 
         def use() -> None:
             chrome.get(f"{it.dispatcher.admin_url}/tools")
@@ -276,6 +278,10 @@ async def test_a_filter_without_a_match_says_so_and_long_names_stay_short(chrome
                 chrome.get(f"{it.dispatcher.admin_url}{path}")
                 name = chrome.find_element(By.XPATH, "//td//*[contains(text(), 'uuuu')]")
                 assert name.size["height"] < 60, path
+            chrome.get(f"{it.dispatcher.admin_url}/")
+            badge = chrome.find_element(By.XPATH, "//td//*[contains(text(), 'tttt')]")
+            assert badge.size["width"] < 300
+            assert badge.get_attribute("title") == "t" * 200
 
         await look(use)
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from dispatch.admin import api
 from dispatch.cli import admin, calls
 from dispatch.cli.admin import ROWS, AdminEndpoint, AdminError, Fleet, decode
-from dispatch.cli.screen import TABLES, call_line
+from dispatch.cli.screen import TABLES, call_line, render_table
 from dispatch.cli.top import TopScreen
 from tests.helpers import admin_values
 from tests.unit.cli.conftest import Run
@@ -248,6 +248,16 @@ async def test_on_a_narrow_screen_names_are_cut_and_figures_are_not() -> None:
             Console(file=file, width=60).print(screen.render(60, 30))
             for text in (*texts, "q quit"):
                 assert text in file.getvalue(), (key, text, file.getvalue())
+
+
+@pytest.mark.parametrize("width", [100, 140])
+def test_two_long_names_displace_no_figure(width: int) -> None:
+    table = render_table("tools", [admin_values.tool("t" * 200, "s" * 200, p95=1.2)], width)
+    file = io.StringIO()
+    Console(file=file, width=width).print(table)
+    heading, row = file.getvalue().splitlines()
+    assert "% failed" in heading
+    assert row.rstrip().endswith("3 of 3")
 
 
 @pytest.mark.parametrize(
