@@ -283,7 +283,7 @@ class TopScreen:
             tables = {"calls": f"/api/calls?{urlencode({'limit': 100, 'tool': tool['name']})}"}
             found = await self._read(_tool_path(tool["name"], tool), ToolDetails)
             if found is not None and opened == self._opened:
-                self._opened[0] = "tool", found
+                self._opened[0] = "tool", {**found, "urls": tool["urls"]}
         values = await self.fleet.fetch(tables)
         values["calls"] = sorted(values.get("calls", ()), key=lambda call: call["at"], reverse=True)
         values["events"] = sorted(values.get("events", ()), key=lambda event: event["at"])[-20:]
@@ -339,16 +339,20 @@ class TopScreen:
             self._view.pattern, self._view.selected = self._input, 0  # shown while it is typed
 
     async def _perform(self, action: Action, reason: str) -> None:
-        done = []
+        done, refusal = [], ""
         urls = [url for url in action.urls if url in self.fleet.endpoints]
         for url in urls:
             try:
                 done.append(await self.fleet.endpoints[url].post(action.path, action.request(self._user, reason)))
             except AdminError as error:
-                self._message = str(error)
-        if done and len(done) == len(urls):
+                refusal = str(error)
+        self._message = refusal
+        if done:
             until = done[0].get("until")
-            self._message = f"Done: {action.text}{f', until {clock_time(until)[:8]}' if until else ''}."
+            where = f" in {len(done)} of {len(urls)} processes" if refusal else ""
+            self._message = (
+                f"Done{where}: {action.text}{f', until {clock_time(until)[:8]}' if until else ''}. {refusal}".rstrip()
+            )
         await self.refresh()
 
     async def _move(self, key: str) -> bool:
@@ -388,7 +392,7 @@ class TopScreen:
             tool = await self._read(_tool_path(row["name"] if table == "tools" else row["tool"], row), ToolDetails)
             if tool is not None:
                 self._view.selected = 0
-                self._opened.append(("tool", tool))
+                self._opened.append(("tool", {**tool, "urls": row["urls"]}))
                 await self.refresh()
 
     def _is_open(self, kind: str) -> bool:
@@ -414,8 +418,7 @@ class TopScreen:
         else:
             table, row = view.table, self._selected_row()
             if self._is_open("tool"):
-                urls = [each["url"] for each in self.values["processes"] if each["kind"] == "dispatcher"]
-                table, row = "tools", {**self._opened[-1][1], "urls": urls}
+                table, row = "tools", self._opened[-1][1]
             elif self._opened:
                 row = None
             planned = None if row is None else plan_action(key, table, row)

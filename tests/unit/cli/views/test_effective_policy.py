@@ -820,6 +820,24 @@ async def test_a_refused_action_says_why() -> None:
     assert "answers 403 to POST /api/circuits/price" in await press(screen, "c", "x", "enter")
 
 
+async def test_an_opened_tool_is_acted_on_where_it_is_known_and_a_refusal_says_where_it_was_done() -> None:
+    screen, fleet = await top()
+    refusing = Process()
+
+    async def refuse(path: str, body: Mapping[str, Any]) -> Any:
+        raise AdminError(f"{B} answers 403 to POST {path}: the token may only read.", 403)
+
+    refusing.post = refuse  # type: ignore[method-assign] # refuses
+    fleet.endpoints = {A: fleet.process, B: refusing, C: Process()}
+    fleet.tools = [tool("price"), tool("price", url=B)]
+    await screen.refresh()
+    text = " ".join((await press(screen, "enter", "x", *"bad", "enter")).split())
+    assert "Done in 1 of 2 processes: disable the circuit of 'price', until" in text
+    assert f"{B} answers 403" in text
+    assert fleet.process.posted
+    assert not fleet.endpoints[C].posted
+
+
 def test_keys_of_a_terminal() -> None:
     keys = ["q", "up", "down", "page up", "enter", "tab", "backspace", "ä", "escape"]
     assert read_keys("q\x1b[A\x1bOB\x1b[5~\r\t\x7fä\x1b") == keys
