@@ -598,7 +598,7 @@ def render_tool(
     foot: Sequence[RenderableType] = (),
     selected: int | None = None,
 ) -> RenderableType:
-    """Render one tool: its facts, guards and policy, and its latest calls."""
+    """Render one tool: its facts, guards and policy, and its latest calls; a small screen has less, and its foot."""
     from rich.console import Group
     from rich.text import Text
 
@@ -617,7 +617,12 @@ def render_tool(
     lines = [
         title,
         Text(f"calls of the last {minutes} min  {sparkline(calls)}  {sum(calls):,}", no_wrap=True, overflow="ellipsis"),
-        Text(f"failed                   {sparkline(failed)}  {sum(failed):,}", "red" if any(failed) else "dim"),
+        Text(
+            f"failed                   {sparkline(failed)}  {sum(failed):,}",
+            "red" if any(failed) else "dim",
+            no_wrap=True,
+            overflow="ellipsis",
+        ),
         Text(one_line(f"policy: {', '.join(policy) or 'defaults'}"), "dim", no_wrap=True, overflow="ellipsis"),
         *(
             Text(event_line(event), "yellow", no_wrap=True, overflow="ellipsis")
@@ -626,7 +631,11 @@ def render_tool(
     ]
     found = {"instances": tool.get("instance_list", ()), "circuits": tool.get("circuits", ())}
     panels, panel_height = _panels(found, width)
+    parts: list[RenderableType] = [*lines, Text(), panels, Text()]
     space = height - 1 - len(head) - len(foot) - len(lines) - panel_height - 2
-    rows = select_rows(values, View("calls"))
-    table = render_table("calls", rows, width, max(MIN_ROWS + 1, space), selected=selected)
-    return Group(*head, *lines, Text(), panels, Text(), table, *foot)
+    if space < MIN_ROWS + 1:
+        parts, space = [*lines], space + panel_height + 2
+    if space < MIN_ROWS:
+        return Group(*head, *lines[: max(1, space + len(lines))], *foot)
+    table = render_table("calls", select_rows(values, View("calls")), width, space, selected=selected)
+    return Group(*head, *parts, table, *foot)

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -439,7 +440,7 @@ class TopScreen:
         from rich.console import Group
         from rich.text import Text
 
-        head, foot = [*headlines(self.values, time.time())], self._foot()
+        head, foot = [*headlines(self.values, time.time())], self._foot(width)
         if self._shows_help:
             return Group(*head, Text(), *(Text(line) for line in HELP), Text(), Text("Any key: back", "dim"))
         if self._is_open("call"):
@@ -479,20 +480,23 @@ class TopScreen:
         ]
         return text.append(" · ".join(filter(None, notes)), "yellow")
 
-    def _foot(self) -> list[Text]:
+    def _foot(self, width: int) -> list[Text]:
         from rich.text import Text
+
+        def fold(text: str, style: str) -> list[Text]:
+            return [Text(text[at : at + width], style, no_wrap=True) for at in range(0, len(text), width)]
 
         action = self._action
         if action is not None:
             how_long = f" for {action.durations[0]} (tab: another)" if action.durations else ""
             where = format_count(len(action.urls), "process").replace("processs", "processes")
             text = f"{action.text[:1].upper()}{action.text[1:]} in {where}{how_long}? enter: yes · esc: no · Reason: "
-            return [Text(f"{make_printable(text + (self._input or ''))}▏", "bold yellow", overflow="fold")]
+            return fold(f"{make_printable(text + (self._input or ''))}▏", "bold yellow")
         if self._input is not None:
-            return [Text(f"Filter: {make_printable(self._input)}▏  enter: keep · esc: clear", "bold yellow")]
+            return fold(f"Filter: {make_printable(self._input)}▏  enter: keep · esc: clear", "bold yellow")
         keys = "? help  q quit  ↑↓ enter esc  / filter  s sort  o c r x circuit  e a d instance"
         if self._message:
-            return [Text(make_printable(self._message), "bold", overflow="fold")]
+            return [Text(line, "bold") for line in textwrap.wrap(make_printable(self._message), width)]
         return [Text(keys, "dim", no_wrap=True, overflow="ellipsis")]
 
 

@@ -838,6 +838,18 @@ async def test_an_opened_tool_is_acted_on_where_it_is_known_and_a_refusal_says_w
     assert not fleet.endpoints[C].posted
 
 
+@pytest.mark.parametrize("height", [12, 16, 24, 30])
+@pytest.mark.parametrize("keys", ["o", "enter o", "/", "enter"])
+async def test_the_prompt_of_an_action_is_seen_on_every_screen(keys: str, height: int) -> None:
+    screen, fleet = await top()
+    fleet.tools = [tool(f"price-{number}") for number in range(40)]
+    await screen.refresh()
+    await press(screen, *keys.split(), *("r" * 100 if keys != "enter" else ""))
+    lines = drawn_screen(screen.render(60, height), 60).splitlines()
+    assert len(lines) < height
+    assert {"o": "r▏", "/": "clear", "r": "q quit"}[keys[-1]] in lines[-1]
+
+
 def test_keys_of_a_terminal() -> None:
     keys = ["q", "up", "down", "page up", "enter", "tab", "backspace", "ä", "escape"]
     assert read_keys("q\x1b[A\x1bOB\x1b[5~\r\t\x7fä\x1b") == keys
