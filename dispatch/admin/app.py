@@ -211,7 +211,8 @@ class Guard:
         if request.method == "POST":
             origin = request.headers.get("origin")
             if origin is not None and origin.partition("://")[2].lower() != request.headers["host"].lower():
-                raise ApiError("The request comes from a page of another site.", 403)
+                text = "The request comes from a page of another site. If not, let your proxy pass the header Host on."
+                raise ApiError(text, 403)
             if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
                 raise ApiError("Send JSON with Content-Type: application/json.", 415)
         if not self._callers:
@@ -306,8 +307,9 @@ class Stream(Generic[T]):
 
     def respond(self, request: Request, accepts: Callable[[T], bool] = lambda _: True) -> Response:
         """Return a response that sends the accepted items as they are published, until the client leaves."""
+        headers = {"X-Accel-Buffering": "no"}  # nginx would collect some kilobytes of events before it sends them
         if request.method == "HEAD":  # nothing would be sent, and the response would not end
-            return Response(media_type="text/event-stream")
+            return Response(media_type="text/event-stream", headers=headers)
 
         async def read() -> AsyncIterator[bytes]:
             queue: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_BEHIND)
@@ -332,7 +334,7 @@ class Stream(Generic[T]):
             finally:
                 self._forget(queue)
 
-        return StreamingResponse(read(), media_type="text/event-stream")
+        return StreamingResponse(read(), media_type="text/event-stream", headers=headers)
 
 
 def encode_event(kind: str, values: Values) -> bytes:
