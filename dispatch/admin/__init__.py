@@ -24,7 +24,7 @@ class Admin(msgspec.Struct, frozen=True, metaclass=NamedFields):
     Attributes:
         address: ``HOST:PORT``; port 0: any free one. An address that other machines reach requires tokens.
         read, act: bearer tokens by user: ``read`` may look, ``act`` also act. Both empty: no token is required.
-        hosts: further values of ``Host`` under which the endpoint is reached, such as that of a proxy.
+        hosts: further values of ``Host`` under which an endpoint without tokens is reached, such as that of a proxy.
         peers: URLs of admin endpoints of other processes, or ``HOST:PORT``, for the overview of the console.
         labels: of the process, such as a zone.
     """

@@ -170,7 +170,7 @@ class Guard:
     Args:
         app: receives all others.
         callers: of the endpoint.
-        hosts: accepted names in ``Host``, without a port; every address is accepted.
+        hosts: accepted names in ``Host``, without a port, where there are no tokens; every address is accepted.
     """
 
     def __init__(self, app: ASGIApp, callers: Callers, hosts: Iterable[str]) -> None:
@@ -204,8 +204,10 @@ class Guard:
 
     def _check(self, request: Request) -> Caller:
         host, path = split_port(request.headers.get("host", "")), request.scope["path"]
-        if host not in self._hosts and not is_address(host):
-            raise ApiError(f"The endpoint is not reached as '{host[:80]}'. Add the name to Admin(hosts=…).", 421)
+        # With tokens a name that an attacker binds to this address gains nothing: the browser has no cookie of that name.
+        if not self._callers and host not in self._hosts and not is_address(host):
+            fix = "Add the name to Admin(hosts=…), or require tokens (--admin-tokens)."
+            raise ApiError(f"The endpoint is not reached as '{host[:80]}'. {fix}", 421)
         if request.method not in ("GET", "HEAD", "POST"):
             raise ApiError("Use GET or POST.", 405)
         if request.method == "POST":

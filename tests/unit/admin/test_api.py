@@ -880,6 +880,13 @@ async def test_another_host_is_refused_against_dns_rebinding() -> None:
             assert (await it.client.get("/api/process", headers={"Host": host})).status_code == status, host
 
 
+async def test_with_tokens_any_name_leads_to_the_endpoint_and_no_cookie_of_another_name() -> None:
+    async with observed(TOKENS) as it:  # as behind an ingress, or under the name of a service of compose
+        for headers, status in (({}, 401), ({"Authorization": f"Bearer {READ}"}, 200)):
+            answer = await it.client.get("/api/process", headers={"Host": "calculator:9464", **headers})
+            assert answer.status_code == status
+
+
 async def test_a_page_of_another_site_cannot_act() -> None:
     cases = [
         ({"Origin": "http://evil.example"}, 403),
