@@ -311,9 +311,14 @@ class Console:
         known = (each for each in views.instances() if each["id"] == id and service in (None, each["service"]))
         instance = next(known, None)
         if instance is None:
-            return self.render_error(
-                request, 404, f"No instance '{id[:80]}' is known: it has left, or was not called yet."
+            text = f"No instance '{id[:80]}' is known: it has left, or was not called yet."
+            changes = (
+                each for each in self._api.list_events() if each["event"] == "instance" and each["instance"] == id
             )
+            last = next((each for each in changes if service in (None, each["service"])), None)
+            if last is not None:
+                text += f" At {write_clock(last['at'])}: {tell_event(last)}."
+            return self.render_error(request, 404, text)
         own, service = instance["kind"] == "own", instance["service"]
         targets = (f"instance {id}", f"instance {id} of {service}")
         return self.render(

@@ -767,6 +767,20 @@ async def test_what_does_not_exist_is_a_page_that_leads_back() -> None:
             assert "To the overview" in page.text
 
 
+async def test_the_page_of_an_instance_that_has_left_says_when() -> None:
+    async with observed() as it:
+        await it.dispatcher.call("price", {"item": "a"})
+        await it.server.drain()
+        path = "/instances/shop-1?service=shop"
+
+        async def has_left() -> bool:
+            return (await it.client.get(path, headers=HTML)).status_code == 404
+
+        await eventually(has_left)
+        page = (await it.client.get(path, headers=HTML)).text
+        assert re.search(r"it has left, or was not called yet\. At \d\d:\d\d:\d\d: instance shop-1 of shop left", page)
+
+
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [
