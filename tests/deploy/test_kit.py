@@ -129,6 +129,7 @@ def test_a_pod_has_the_time_to_drain_and_its_console_reaches_the_others(rendered
     assert [each["ports"] for each in policy["egress"] if own in each.get("to", ())] == [incoming["ports"]]
 
 
+@pytest.mark.process
 def test_scraped_pods_have_the_name_of_the_dashboards_for_a_service_and_their_own(
     rendered: list[dict[str, Any]],
 ) -> None:
