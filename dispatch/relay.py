@@ -793,9 +793,11 @@ class Relay:
 
     def _retire(self, server: ToolServer) -> None:
         async def drain_and_close() -> None:
-            await _stop_server(server, server.drain)
-            self._former_requests += server.requests
-            await _stop_server(server, server.close)
+            try:
+                await _stop_server(server, server.drain)
+            finally:  # the relay closes: calls in flight are answered
+                self._former_requests += server.requests
+                await _stop_server(server, server.close)
 
         task = asyncio.create_task(drain_and_close())
         self._closing.add(task)

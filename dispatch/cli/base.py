@@ -915,6 +915,22 @@ async def run_until_sigterm(main: Coroutine[Any, Any, object]) -> None:
         await cancel_and_wait([task])
 
 
+async def run_until(stop: asyncio.Event, main: Coroutine[Any, Any, object]) -> bool:
+    """Run ``main`` until it ends, or ``stop`` is set: then it is cancelled. Return whether it has ended by itself.
+
+    Raises:
+        Exception: of ``main``.
+    """
+    task, stopped = asyncio.ensure_future(main), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+        return task.done()
+    finally:
+        await cancel_and_wait((task, stopped))
+
+
 def report_admin(url: str | None) -> None:
     """Report the address of the admin endpoint, and from now on what operators do there: the audit log has a level of its
     own, so that an action that raises the level of ``dispatch`` does not hide the actions after it."""

@@ -15,10 +15,12 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
+from dispatch._internal import cancel_and_wait
 from dispatch.catalog.activation import describe_error
 from dispatch.cli.base import (
     ADMIN,
     CliError,
+    Exit,
     Settings,
     format_count,
     make_printable,
@@ -26,6 +28,7 @@ from dispatch.cli.base import (
     print_json,
     report_admin,
     run_async,
+    run_until,
     with_settings,
 )
 from dispatch.documents import sign_file
@@ -55,7 +58,7 @@ def relay(
     'dispatch check --relay relay.json' shows what it would do. Several relays with one configuration share the requests.
 
     SIGHUP, and a change of the file, put the configuration in force again; with a mistake the former one stays. SIGTERM and
-    Ctrl-C stop: calls in flight finish. The exit code after SIGTERM is 0, after Ctrl-C 130.
+    Ctrl-C stop: calls in flight finish; a second one cancels them. The exit code after SIGTERM is 0, after Ctrl-C 130.
     """
     admin_settings = settings.load_admin()
     try:
@@ -96,50 +99,45 @@ def report(event: str, line: str, *, json: bool) -> None:
 async def run_relay(made: Relay, path: str, settings: Settings, *, json: bool) -> signal.Signals:
     """Run the relay until a signal stops it; return that signal."""
     loop = asyncio.get_running_loop()
-    stopped: asyncio.Future[signal.Signals] = loop.create_future()
-    hangup = asyncio.Event()
+    received: list[signal.Signals] = []
+    stop, at_once, hangup = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    def stop(number: signal.Signals) -> None:
-        if not stopped.done():
-            stopped.set_result(number)
-        else:
-            os._exit(130)
+    def on_signal(number: signal.Signals) -> None:
+        received.append(number)
+        if len(received) > 2:
+            os._exit(Exit.INTERRUPTED)
+        (stop if len(received) == 1 else at_once).set()
 
-    try:
-        await made.start()
-    except RelayError as error:
-        raise CliError(str(error)) from None
-    report_admin(made.dispatcher.admin_url)
+    for number in (signal.SIGINT, signal.SIGTERM):  # before the start: it may have consumed requests when it is stopped
+        loop.add_signal_handler(number, on_signal, number)
+    loop.add_signal_handler(signal.SIGHUP, hangup.set)
     tasks = []
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop, number)
-        loop.add_signal_handler(signal.SIGHUP, hangup.set)
-        tasks = [
-            loop.create_task(_reload(made, path, settings, hangup, json=json)),
-            loop.create_task(_feed_watchdog()),
-        ]
-        spare_collections()
-        report(
-            "ready",
-            f"Relaying {_name_services(made)}. Ctrl-C finishes calls in flight and stops.",
-            json=json,
-        )
-        await notify_systemd("READY=1")
-        received = await stopped
+        if await run_until(stop, made.start()):
+            report_admin(made.dispatcher.admin_url)
+            tasks = [
+                loop.create_task(_reload(made, path, settings, hangup, json=json)),
+                loop.create_task(_feed_watchdog()),
+            ]
+            spare_collections()
+            report("ready", f"Relaying {_name_services(made)}. Ctrl-C finishes calls in flight and stops.", json=json)
+            await notify_systemd("READY=1")
+            await stop.wait()
         await notify_systemd("STOPPING=1")
         running = sum(server.running + server.queued for server in made.servers)
-        report("stopping", f"Stopping: {format_count(running, 'call')} in flight.", json=json)
-        tasks[0].cancel()
-        await made.drain()
+        hint = " Ctrl-C again stops immediately." if received[0] is signal.SIGINT else ""
+        report("stopping", f"Stopping: {format_count(running, 'call')} in flight.{hint}", json=json)
+        await cancel_and_wait(tasks[:1])
+        await run_until(at_once, made.drain())
+    except RelayError as error:
+        raise CliError(str(error)) from None
     finally:
-        for task in tasks:
-            task.cancel()
         await made.close()
+        await cancel_and_wait(tasks)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.remove_signal_handler(number)
     report("stopped", f"Stopped. {format_count(made.requests, 'request')} received.", json=json)
-    return received
+    return received[0]
 
 
 def spare_collections() -> None:

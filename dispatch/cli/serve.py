@@ -38,6 +38,7 @@ from dispatch.cli.base import (
     report_admin,
     require_seconds,
     run_async,
+    run_until,
     run_until_sigterm,
     show_logs,
     with_settings,
@@ -464,21 +465,11 @@ _DRAINED = "Drained."
 
 async def _drain(server: ToolServer, at_once: asyncio.Event, loop: asyncio.AbstractEventLoop) -> str:
     began = loop.time()
-    draining = asyncio.ensure_future(server.drain())
-    second_signal = asyncio.ensure_future(at_once.wait())
-    try:
-        await asyncio.wait({draining, second_signal}, return_when=asyncio.FIRST_COMPLETED)
-        if not draining.done():
-            return f"Stopped immediately: {format_count(server.running, 'request')} cancelled."
-        draining.result()
-        late = server.drain_timeout <= loop.time() - began
-        return (
-            f"Not all requests were answered within {server.drain_timeout:g} s; the rest was given up."
-            if late
-            else _DRAINED
-        )
-    finally:
-        await cancel_and_wait((draining, second_signal))
+    if not await run_until(at_once, server.drain()):
+        return f"Stopped immediately: {format_count(server.running, 'request')} cancelled."
+    if server.drain_timeout <= loop.time() - began:
+        return f"Not all requests were answered within {server.drain_timeout:g} s; the rest was given up."
+    return _DRAINED
 
 
 def _has_running_threads() -> bool:

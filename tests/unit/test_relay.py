@@ -462,6 +462,17 @@ async def test_a_relay_that_drains_finishes_what_it_has() -> None:
         assert (await answer_of(caller))[1]["response"] == "why"
 
 
+async def test_a_relay_that_closes_answers_the_calls_of_a_service_that_it_no_longer_relays() -> None:
+    async with Peer.as_service(INSTANCE) as instance, Peer.as_caller() as caller:
+        async with relaying() as relay:
+            await caller.ask(request({"style": "pun"}), id="7")
+            await instance.request()
+            await relay.dispatcher.reload(Catalog.empty())
+            await asyncio.sleep(1)
+            assert relay.services == []
+        assert (await answer_of(caller))[1]["error"]["type"] == "cancelled"
+
+
 async def test_what_needs_a_restart_is_refused_at_a_reload() -> None:
     async with relaying() as relay:
         with pytest.raises(RelayError, match=r"broker: cannot change .* Fix: restart the relay"):

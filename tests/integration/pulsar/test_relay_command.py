@@ -112,3 +112,43 @@ async def test_a_relay_starts_reloads_and_stops(pulsar_endpoint: Endpoint, tmp_p
     # A caller may send a request again that a server refused while another one took its place.
     assert re.search(r"Stopped\. [2-4] requests received\.\n$", relay.err.text())
     assert "Traceback" not in relay.err.text()
+
+
+async def test_a_second_signal_cancels_the_calls_in_flight(pulsar_endpoint: Endpoint, tmp_path: Path) -> None:
+    url, topic = pulsar_endpoint.service_url, unique_topic("relayed")
+    is_called = asyncio.Event()
+
+    async def hang(_arguments: dict[str, Any]) -> str:
+        is_called.set()
+        await asyncio.sleep(600)
+        return "never"
+
+    with started("relay", "--config", str(write_config(tmp_path, topic)), "--broker", url) as relay:
+        async with (
+            dispatch.ToolServer(Service(hang), url, service=f"{topic}-1"),
+            dispatch.connect(url, catalog_of(topic)) as dispatcher,
+        ):
+            relay.err.wait_for("Relaying 1 service.")
+            call = asyncio.create_task(dispatcher.call("echo"))
+            await asyncio.wait_for(is_called.wait(), 30)
+            relay.terminate()
+            await asyncio.to_thread(relay.err.wait_for, "Stopping: 1 call in flight.")
+            relay.terminate()
+            with pytest.raises(dispatch.DispatchError, match="The service stopped while the tool ran"):
+                await asyncio.wait_for(call, 10)
+            assert await asyncio.to_thread(relay.wait) == 0
+    assert relay.err.text().endswith("Stopped. 1 request received.\n")
+
+
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)], ids=["SIGTERM", "Ctrl-C"])
+def test_a_signal_during_the_start_stops_it(how: signal.Signals, code: int, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"pulsar://127.0.0.1:{silent.getsockname()[1]}"
+        config = write_config(tmp_path, "relayed")
+        with started("relay", "--config", str(config), "--broker", url) as relay:
+            silent.settimeout(30)
+            silent.accept()[0].close()
+            relay.process.send_signal(how)
+            assert relay.wait() == code
+            assert "Stopped. 0 requests received.\n" in relay.err.text()
+            assert "Traceback" not in relay.err.text()
