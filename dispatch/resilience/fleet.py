@@ -140,6 +140,8 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
         ratios: share of each user's demand that can be served, while the demand exceeds the limit.
         reserved: calls of the quota that members have used or may use.
         period: of the quota.
+        listing: differs from that of an earlier listing of the limit: what members have released and received counts from
+            its begin.
     """
 
     limit: float
@@ -148,6 +150,7 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
     ratios: dict[str, float] = {}
     reserved: float = 0.0
     period: str = ""
+    listing: int = 0
 
     def differs(self, other: Entry | None) -> bool:
         """Whether leases differ."""
@@ -339,14 +342,19 @@ class _Division:
         bounds: the most that each member may still use, by its last confirmed table.
         lowered: version of the table after whose confirmation the bound is the share.
         granted, released, used: see :class:`Need` and :class:`Entry`.
-        pool: released calls that were not granted yet.
+        pool: released calls that no member has a claim to.
+        claims: by member, to parts of released calls that were not granted yet.
+        listing: see :class:`Entry`.
+        since: version of the table that has listed the limit; what members released before counts no more.
         calm_since: since when all shares are equal.
         turns: number of the turn in which each member had its last place, where there are fewer places than callers.
     """
 
-    def __init__(self, key: str, limit: float) -> None:
+    def __init__(self, key: str, limit: float, listing: int, since: int = 0) -> None:
         self.kind = key.partition(":")[0]
         self.limit = limit
+        self.listing = listing
+        self.since = since
         self.shares: dict[str, float] = {}
         self.bounds: dict[str, float] = {}
         self.lowered: dict[str, int] = {}
@@ -354,6 +362,7 @@ class _Division:
         self.released: dict[str, float] = {}
         self.ratios: dict[str, float] = {}
         self.pool = 0.0
+        self.claims: dict[str, float] = {}
         self.calm_since: float | None = None
         self.turns: dict[str, float] = {}
         self.period = ""
@@ -361,7 +370,7 @@ class _Division:
 
     def drop(self, members: Collection[str]) -> None:
         """Forget all but ``members``, and begin with nothing for new ones."""
-        for counts in (self.shares, self.bounds, self.lowered, self.granted, self.released):
+        for counts in (self.shares, self.bounds, self.lowered, self.granted, self.released, self.claims):
             for gone in counts.keys() - members:
                 del counts[gone]
         for each in members:
@@ -376,7 +385,7 @@ class _Division:
         held = 0.0 if need is None else need.held
         is_lowered = version >= self.lowered.get(member, 0)
         self.bounds[member] = max(self.shares[member] if is_lowered else self.bounds[member], held)
-        if need is not None and self.kind == RATE:
+        if need is not None and self.kind == RATE and version >= self.since:
             self.pool += max(0.0, need.released - self.released.get(member, need.released))
             self.released[member] = need.released
 
@@ -440,11 +449,24 @@ class _Division:
         if self.pool:
             hungry = {each: max(0.0, need.demand - raised.get(each, 0.0) * limit) for each, need in needs.items()}
             hungry = {each: part for each, part in hungry.items() if part > self.shares.get(each, math.inf) * limit}
-            receivers = hungry or raised
-            total = sum(receivers.values())
-            for each, part in receivers.items():
-                self.granted[each] += self.pool * part / total
-            self.pool = 0.0
+            self._grant(hungry or raised)
+
+    def _grant(self, receivers: Mapping[str, float]) -> None:
+        """Grant the released calls to ``receivers``, by what each of them wants. Only whole calls: parts of one would admit
+        no call anywhere, and be released again."""
+        total, claims = sum(receivers.values()), self.claims
+        for each, part in receivers.items():
+            claims[each] = claims.get(each, 0.0) + self.pool * part / total
+        self.pool = 0.0
+        whole = {each: max(0, math.floor(claims[each])) for each in receivers}
+        for each, calls in whole.items():
+            claims[each] -= calls
+        for _ in range(math.floor(sum(claims.values())) if receivers else 0):
+            first = max(receivers, key=lambda each: claims[each])
+            whole[first] += 1
+            claims[first] -= 1.0
+        for each, calls in whole.items():
+            self.granted[each] += calls
 
     def _choose(self, callers: Sequence[str], places: int, turn: float) -> list[str]:
         """Return the callers that have a place in this turn: those whose last one is the longest ago."""
@@ -509,6 +531,7 @@ class _Division:
             {user: round(ratio, 4) for user, ratio in self.ratios.items()},
             self.reserved,
             self.period,
+            self.listing,
         )
 
 
@@ -906,7 +929,7 @@ class Fleet:
         heard = {id: peer.report.needs for id, peer in self.peers.items() if now - peer.heard_at <= BLIND_S}
         self._confirmed_at = dict.fromkeys(self._members, now - LEADER_LOST_S)
         for key, entry in table.entries.items():
-            division = self._divisions[key] = _Division(key, entry.limit)
+            division = self._divisions[key] = _Division(key, entry.limit, entry.listing)
             division.shares = dict(zip(table.members, entry.shares, strict=True))
             division.granted = dict(zip(table.members, entry.granted, strict=True))
             division.bounds = dict(division.shares)
@@ -992,6 +1015,8 @@ class Fleet:
         self._put_in_force(table, now)
         for key, division in self._divisions.items():
             need = self.peers[self.member].report.needs.get(key)
+            if need is not None and division.since == version:
+                need = msgspec.structs.replace(need, released=0.0)  # it was reported before the listing
             division.confirm(self.member, version, need)
         return table
 
@@ -1004,7 +1029,7 @@ class Fleet:
             for report in reports.values():
                 for key, need in report.needs.items():
                     if key not in self._divisions and need.limit > 0.0:
-                        self._begin(key, need.limit)
+                        self._begin(key, need.limit, version)
         for key, division in list(self._divisions.items()):
             division.drop(self._members)
             needs = {id: report.needs[key] for id, report in reports.items() if key in report.needs}
@@ -1019,15 +1044,13 @@ class Fleet:
             if division.calm_since is not None and now - division.calm_since > CALM_S and not self._joining:
                 del self._divisions[key]
 
-    def _begin(self, key: str, limit: float) -> None:
-        division = self._divisions[key] = _Division(key, limit)
+    def _begin(self, key: str, limit: float, version: int) -> None:
+        division = self._divisions[key] = _Division(key, limit, self._term << 32 | version, version)
         for each in self._members:
             if each not in self._joining:
                 division.shares[each] = division.bounds[each] = equal_share(division.kind, limit, self._members, each)
         division.drop(self._members)
-        for each in self._members:
-            need = self.peers[each].report.needs.get(key)
-            division.released[each] = 0.0 if need is None else need.released
+        division.released = dict.fromkeys(self._members, 0.0)
 
     def _load(self, key: str, division: _Division) -> None:
         record = self.stored.pop(key, None) if self.stored else None

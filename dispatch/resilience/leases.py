@@ -73,18 +73,20 @@ class FleetBucket(LeakyBucket):
     no burst. The capacity is at least one call, because a process with less could make none.
 
     Attributes:
-        released: unused calls that were released so far.
-        granted: unused calls that were received so far.
+        listing: see :class:`dispatch.resilience.fleet.Entry`.
+        released: unused calls that were released so far in this listing.
+        granted: unused calls that were received so far in this listing.
         fair: the share that this process may expect when it asks for more.
     """
 
-    __slots__ = ("_full_rate", "fair", "granted", "released", "share")
+    __slots__ = ("_full_rate", "fair", "granted", "listing", "released", "share")
 
     def __init__(self, burst: float, per_second: float, share: Share, now: float) -> None:
         super().__init__(burst, per_second)
         self._full_rate = per_second
         self.share = share.part
         self.fair = max(share.fair, 1e-9)
+        self.listing = 0 if share.entry is None else share.entry.listing
         self.released, self.granted = 0.0, share.granted
         self.max_rate = max(1.0, self.share * burst)
         self._rate_per_sec = max(self.share * per_second, 1e-9)
@@ -117,6 +119,7 @@ class FleetBucket(LeakyBucket):
         if granted > self.granted:
             level = self.level(now) - (granted - self.granted)
             self.granted = granted
+            self.released += max(0.0, -level)
             self._set_level(max(0.0, level), now)
 
     def _set_level(self, level: float, now: float) -> None:
@@ -191,6 +194,12 @@ class FleetRateLimiter(RateLimiter):
         for each in self.counts:
             each[user] = each.get(user, 0.0) + cost
         return super().admit(user, deadline, cost)
+
+    def _is_too_late(self, user: str, estimate: float, now: float, deadline: float) -> bool:
+        is_alone = self.quota is not None and self.quota.exhausted
+        if not is_alone and user not in self._queue._flows and user not in self._user_queues:
+            estimate = min(estimate, LAG_S)  # one call of each user waits for what other processes do not use
+        return super()._is_too_late(user, estimate, now, deadline)
 
     def _refuse(self, reason: str, retry_after: float | None, by: str = BY_TOOL) -> Rejection:
         quota = self.quota
@@ -283,6 +292,9 @@ class RateLease:
 
 def apply_rate(bucket: FleetBucket, share: Share, now: float) -> None:
     """Apply the lease of a rate."""
+    if share.entry is not None and share.entry.listing != bucket.listing:
+        bucket.listing = share.entry.listing
+        bucket.released = bucket.granted = 0.0
     bucket.fair = max(share.fair, 1e-9)
     bucket.set_share(share.part, now)
     bucket.add_unused(share.granted, now)

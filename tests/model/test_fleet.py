@@ -427,6 +427,33 @@ def test_a_limit_of_few_calls_is_at_the_member_that_calls() -> None:
     assert 8 <= world.admitted() <= 11
 
 
+@pytest.mark.costly
+@pytest.mark.parametrize(
+    ("members", "limits", "load"),
+    [
+        (2, Limits(rate=0.1, burst=6.0), 0.4),
+        (8, Limits(rate=10 / 60), 0.8),
+        (10, Limits(rate=1.0, burst=1.0), 0.8),
+        (10, Limits(rate=1.0, burst=1.0), 10.0),
+    ],
+    ids=str,
+)
+def test_a_limit_of_few_calls_is_used_by_members_that_call_seldom(members: int, limits: Limits, load: float) -> None:
+    world = World()
+    nodes = world.join(members, limits)
+    world.run(START_S)
+    for number, node in enumerate(nodes):
+        node.demand = {"ann": load * limits.rate / members}
+        node._owed = {"ann": number / members}
+    world.run(50.0)
+    since = world.now
+    world.run(150.0)
+    assert world.admitted(since) >= 0.9 * min(1.0, load) * limits.rate * 150
+    assert world.busiest(60.0) <= 1.1 * limits.rate * 60 + limits.burst
+    counts = [node.count(since) for node in nodes]
+    assert min(counts) >= 0.5 * sum(counts) / members
+
+
 def test_users_share_the_rate_over_the_fleet() -> None:
     """One user calls everywhere, another one at one member only: each gets half."""
     world = World()

@@ -64,6 +64,17 @@ async def test_two_dispatchers_share_a_rate_by_demand() -> None:
         assert counts[0] > 400
 
 
+@pytest.mark.costly
+async def test_dispatchers_that_call_seldom_use_a_limit_of_few_calls() -> None:
+    async with lab() as stack:
+        policy = {"rate-limit": {"rate": "5/m", "scope": "fleet"}}
+        dispatchers = [await stack.enter_async_context(connect(policy)) for _ in range(3)]
+        for _ in range(5):
+            for dispatcher in dispatchers:
+                assert await dispatcher.call("work") == "done"
+                await asyncio.sleep(20)
+
+
 async def test_places_of_a_bulkhead_are_shared() -> None:
     async with lab() as stack:
         policy = {"bulkhead": {"max-concurrent-calls": 10, "scope": "fleet"}}
