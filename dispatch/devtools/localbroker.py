@@ -1175,12 +1175,24 @@ def parse_java_version(text: str) -> int | None:
 #: Process of this machine, or container.
 Launcher = Literal["process", "docker"]
 
+INSTALL = (
+    f"install Java {MINIMUM_JAVA} or newer and Maven:\n    apt-get install openjdk-{MINIMUM_JAVA}-jre-headless "
+    f"maven\n    (macOS: brew install openjdk@{MINIMUM_JAVA} maven)"
+)
 _FIX = (
-    f"Either install Java {MINIMUM_JAVA} or newer and Maven:\n    apt-get install openjdk-{MINIMUM_JAVA}-jre-headless "
-    f"maven\n    (macOS: brew install openjdk@{MINIMUM_JAVA} maven)\nor start a Docker engine (then the image {IMAGE} "
+    f"Either {INSTALL}\nor start a Docker engine (then the image {IMAGE} "
     "is used),\nor use a running Pulsar broker:\n    DISPATCH_BROKER=pulsar://HOST:6650 (or --broker) for the dispatch "
     "command,\n    PULSAR_URL=pulsar://HOST:6650 PULSAR_ADMIN_URL=http://HOST:8080 for tests and benchmarks"
 )
+
+
+def find_process_problems() -> list[str]:
+    """Return what a broker as a process of this machine lacks, one clause each."""
+    java = find_java_problem()
+    problems = [] if java is None else [java]
+    if find_distribution() is None and shutil.which("mvn") is None:
+        problems.append("Maven is not installed (no mvn on the PATH)")
+    return problems
 
 
 def choose_launcher() -> Launcher:
@@ -1189,12 +1201,7 @@ def choose_launcher() -> Launcher:
     Raises:
         LocalBrokerUnavailableError: neither is possible; the message names what to install.
     """
-    problems = []
-    java = find_java_problem()
-    if java is not None:
-        problems.append(java)
-    if find_distribution() is None and shutil.which("mvn") is None:
-        problems.append("Maven is not installed (no mvn on the PATH)")
+    problems = find_process_problems()
     if not problems:
         return "process"
     has_docker = shutil.which("docker") is not None
@@ -1593,6 +1600,10 @@ def _start_process(report: Report, port: int, web_port: int, wipe: bool) -> Deta
         if new:
             raise
         raise LocalBrokerError(f"{error}\nIf its stored data are damaged: dispatch broker start --wipe") from error
+    except OSError as error:  # the disk is full, for instance
+        _state_file().unlink(missing_ok=True)
+        fix = "free space there, or set DISPATCH_CACHE to another folder"
+        raise LocalBrokerError(f"{data_dir} cannot be written: {error.strerror or error}; {fix}") from error
     except BaseException:
         _state_file().unlink(missing_ok=True)
         raise

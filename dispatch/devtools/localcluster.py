@@ -14,12 +14,14 @@ from functools import partial
 from pathlib import Path
 
 from dispatch.devtools.localbroker import (
+    INSTALL,
     LOOPBACK,
     READY_TIMEOUT,
     STOP_GRACE,
     VERSION,
     Admin,
     LocalBrokerError,
+    LocalBrokerUnavailableError,
     ManagedProcess,
     Report,
     cache_dir,
@@ -27,6 +29,7 @@ from dispatch.devtools.localbroker import (
     extract_errors,
     fetch_distribution,
     find_free_ports,
+    find_process_problems,
     hold_lock,
     ignore_progress,
     is_listening,
@@ -134,6 +137,8 @@ class LocalCluster:
         Raises:
             LocalBrokerError: a process did not start; the message names the cause.
         """
+        if problems := find_process_problems():
+            raise LocalBrokerUnavailableError(problems, f"For a cluster, {INSTALL}")
         home = fetch_distribution(report)
         detached = folder is not None
         if folder is None:

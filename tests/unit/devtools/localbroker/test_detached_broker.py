@@ -211,3 +211,15 @@ def test_kept_data_that_may_be_damaged_can_be_wiped(fake_distribution: Path, mon
 
     assert "--wipe" not in str(first.value)
     assert "--wipe" not in str(wiped.value)
+
+
+def test_a_full_disk_is_named(cache: Path, fake_distribution: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(localbroker, "choose_launcher", lambda: "process")
+    folder = cache / "broker" / "data" / "conf"
+    folder.mkdir(parents=True)
+    (folder / "standalone.conf").symlink_to("/dev/full")
+
+    with pytest.raises(LocalBrokerError, match="data cannot be written: No space left on device; free space there"):
+        start_detached(port=0, web_port=0)
+
+    assert status() is None

@@ -56,6 +56,7 @@ from dispatch.devtools.localbroker import (
     stop_container,
     wait_until_ready,
 )
+from dispatch.devtools.localcluster import LocalCluster
 from tests.helpers.catalogs import unique_topic
 from tests.helpers.secured_broker import SecuredBroker
 from tests.unit.devtools.localbroker.fakes import (
@@ -877,6 +878,16 @@ def test_with_nothing_at_all_the_error_says_what_to_install(machine: Machine) ->
     ):
         assert part in text
     assert len(caught.value.problems) == 3
+
+
+def test_a_cluster_says_what_to_install(cache: Path, machine: Machine) -> None:
+    machine.has("docker", docker_info=ENGINE)
+
+    with pytest.raises(LocalBrokerUnavailableError, match=r"Java is not.*; Maven is not") as caught:
+        LocalCluster.start()
+
+    assert "For a cluster, install Java 17 or newer and Maven" in str(caught.value)
+    assert not (cache / "pulsar").exists()
 
 
 def test_a_docker_command_without_an_engine_does_not_help(machine: Machine) -> None:
