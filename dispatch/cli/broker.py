@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import typer
 
 from dispatch.cli.base import (
+    CliError,
     Exit,
     Json,
     Settings,
@@ -172,7 +173,10 @@ def unload_namespace(
     from dispatch.devtools.localcluster import detached_cluster
 
     with detached_cluster(_progress) as cluster:
-        cluster.unload(namespace)
+        try:
+            cluster.unload(namespace)
+        except ValueError as error:
+            raise CliError(str(error)) from None
     print_out(f"Unloaded {namespace}.")
 
 

@@ -112,6 +112,8 @@ class LocalCluster:
         """Internal: use `start` or `find_detached`."""
         self.folder = folder
         self.nodes = nodes
+        self.is_started = False
+        """Whether it has been ready; a start that was killed leaves some of its processes."""
         self._detached = detached
         self._settings = dict(settings)
         self._processes: dict[str, ManagedProcess] = {}
@@ -156,6 +158,8 @@ class LocalCluster:
             with ThreadPoolExecutor(brokers) as threads:
                 list(threads.map(lambda node: cluster._launch(home, node), cluster.brokers))
             create_namespaces(cluster.admin())
+            cluster.is_started = True
+            cluster._save()
         except BaseException:
             cluster.stop()
             raise
@@ -344,7 +348,7 @@ class LocalCluster:
         """Write the state of a detached cluster, so that it can always be found and stopped."""
         if self._detached:
             nodes = [dataclasses.asdict(node) for node in self.nodes]
-            write_state(_state_file(), {"nodes": nodes, "settings": self._settings})
+            write_state(_state_file(), {"nodes": nodes, "settings": self._settings, "is_started": self.is_started})
 
 
 # The detached cluster of a user, for `dispatch broker cluster`.
@@ -358,6 +362,10 @@ def start_detached_cluster(brokers: int = 3, report: Report = ignore_progress) -
     """
     with _lock(report):
         running = find_detached_cluster()
+        if running is not None and not running.is_started:
+            report("the last start was killed; stopping what it has left")
+            running.stop()
+            running = None
         if running is None:
             folder = _state_file().parent / "data"
             shutil.rmtree(folder, ignore_errors=True)
@@ -376,6 +384,7 @@ def find_detached_cluster() -> LocalCluster | None:
         state = read_state(_state_file()) or {}
         nodes = [Node(**node) for node in state["nodes"]]
         cluster = LocalCluster(_state_file().parent / "data", nodes, detached=True, settings=state["settings"])
+        cluster.is_started = state["is_started"]
     except (TypeError, KeyError):
         return None
     return cluster if any(cluster.process(node).is_alive() for node in nodes) else None

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pulsar
@@ -51,6 +51,14 @@ def test_status_of_one_that_is_not_ready_yet(run: Run, monkeypatch: pytest.Monke
     assert "pulsar://127.0.0.1:6650" in end.out
     assert "running, not ready yet" in end.out
     assert run("broker", "status", "--json").json["ready"] is False
+
+
+def test_unloading_what_is_no_namespace_is_a_mistake_of_the_user(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = nullcontext(Admin("http://127.0.0.1:1"))
+    monkeypatch.setattr("dispatch.devtools.localcluster.detached_cluster", lambda report: cluster)
+    end = run("broker", "cluster", "unload", "request")
+    assert end.code == 2
+    assert end.err == "Error: 'request' is not a namespace: use for example tg/request\n"
 
 
 def test_stop_without_a_broker(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,9 @@ from dispatch.devtools.localbroker import (
     start_detached,
     status,
     stop_detached,
+    write_state,
 )
+from dispatch.devtools.localcluster import LocalCluster, Node, start_detached_cluster
 from tests.unit.devtools.localbroker.fakes import AdminStandIn, docker_calls, write_script
 
 pytestmark = pytest.mark.process
@@ -223,3 +225,20 @@ def test_a_full_disk_is_named(cache: Path, fake_distribution: Path, monkeypatch:
         start_detached(port=0, web_port=0)
 
     assert status() is None
+
+
+@pytest.mark.parametrize("is_started", [False, True])
+def test_what_a_killed_start_of_a_cluster_has_left_is_stopped(
+    cache: Path, process: ManagedProcess, monkeypatch: pytest.MonkeyPatch, is_started: bool
+) -> None:
+    nodes = [Node("zookeeper", 1, 1, pid=process.pid, identity=process.identity), Node("broker", 1, 2, 3)]
+    (cache / "cluster").mkdir(parents=True)
+    state = {"nodes": [*map(asdict, nodes)], "settings": {}, "is_started": is_started}
+    write_state(cache / "cluster" / "state.json", state)
+    anew = LocalCluster(cache, [], detached=True, settings={})
+    monkeypatch.setattr(LocalCluster, "start", lambda **_options: anew)
+
+    cluster = start_detached_cluster(1)
+
+    assert (cluster is anew) is not is_started
+    assert process.is_alive() is is_started
