@@ -1113,7 +1113,10 @@ class PulsarTransport:
         finally:
             self._sender.fail_waiting(publisher, closed())
             raw, publisher.raw = publisher.raw, CLOSED_HANDLE
-            await close_opened(raw)
+            if self.connected:
+                await close_opened(raw)
+            else:
+                abandon(raw)
 
     def _reopen(self, publisher: PulsarPublisher) -> None:
         """Open ``publisher``, which is dormant, for what waits for it."""
@@ -1173,7 +1176,9 @@ class PulsarTransport:
         self._supervisor.backoff.forget(subscription)
         raw, subscription.raw = subscription.raw, CLOSED_HANDLE
         # Messages that have arrived are still handled: a non-persistent topic redelivers none.
-        if subscription.mode is Mode.SHARED and durable is None and subscription.link is not None:
+        if not self.connected:
+            abandon(raw)  # a broker that hangs replies to no closing: each would take OPERATION_TIMEOUT_S
+        elif subscription.mode is Mode.SHARED and durable is None and subscription.link is not None:
             await subscription.link.close_listening(raw, subscription.topic)
         else:
             await close_opened(raw)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
@@ -26,7 +27,7 @@ from dispatch.transports.pulsar.supervisor import (
     SILENT_S,
 )
 from dispatch.transports.pulsar.transport import PulsarTransport
-from tests.helpers.clock import advance
+from tests.helpers.clock import advance, virtual_loop
 from tests.helpers.fake_pulsar import (
     KEPT,
     OTHER,
@@ -226,6 +227,30 @@ async def test_a_broker_that_hangs_is_out_of_reach_until_it_answers(broker: Fake
         await advance(1)
         assert not transport.was_disconnected_since(now() - 0.5)
     assert failures.told == []
+
+
+async def test_topics_of_a_broker_that_hangs_are_closed_without_waiting_for_it(broker: FakeBroker) -> None:
+    replied = threading.Event()
+    async with connected() as transport:
+        subscription = await transport.subscribe(OTHER, lambda _message: None, mode=Mode.SHARED, name="work")
+        publisher = await transport.publisher(TOPIC)
+        send(publisher, Failures(), "a1")
+        broker.handshake = unreachable(URL)
+        await advance(SILENT_S + 2 * POLL_S)
+        assert not transport.connected
+        raw = broker.consumer(OTHER), broker.producer(TOPIC)
+        for each in raw:
+            each.on_close = replied.wait
+        loop = virtual_loop()
+        loop.threads_may_hang = True
+        async with asyncio.timeout(1):
+            await subscription.close()
+            await publisher.close()
+        loop.threads_may_hang = False
+        replied.set()
+        broker.handshake = None
+    while not all(each.closed for each in raw):  # noqa: ASYNC110 - a thread of its own closes them
+        await asyncio.sleep(0)
 
 
 async def test_a_broker_that_hangs_is_not_back_because_a_publish_has_failed(broker: FakeBroker) -> None:
