@@ -267,6 +267,7 @@ class SourceFollower:
 
     Attributes:
         state, since, problem: see :class:`~dispatch.catalog.sources.SourceStatus`.
+        is_connected: the source has what it needs of the dispatcher.
         error: of the last attempt; None: it succeeded.
         is_ready: set after the first attempt.
     """
@@ -282,6 +283,7 @@ class SourceFollower:
         self.state: SourceState = "failed"
         self.since = time.time()
         self.problem = "not read yet"
+        self.is_connected = False
         self.error: Exception | None = None
         self.is_ready = asyncio.Event()
         self._accept = accept
@@ -311,13 +313,20 @@ class SourceFollower:
             await cancel_and_wait((self._task,))
         finally:
             self.is_ready.set()  # an add_source() that waits for the first items
+            # One that serves a single dispatcher may serve another one.
+            is_own = self.is_connected or not hasattr(self.source, "use_providers")
             try:
                 with ErrorBoundary():
-                    closing = getattr(self.source, "close", _do_nothing)()
+                    closing = getattr(self.source, "close", _do_nothing)() if is_own else None
                     if inspect.isawaitable(closing):
                         await closing
             except Exception as error:  # of a source, which may raise anything; the others are still to be closed
                 logger.warning("the source '%s' cannot be closed: %s", self.source.id, describe_error(error))
+
+    def abandon(self) -> None:
+        """Release the source, because the event loop has ended."""
+        if self.is_connected:
+            getattr(self.source, "abandon", _do_nothing)()
 
     async def _follow(self) -> None:
         loop = asyncio.get_running_loop()

@@ -177,8 +177,10 @@ class Registry:
                 stack.push_async_callback(self._approval_watcher.close)
 
     def abandon(self) -> None:
-        """Release the thread, because the event loop has ended."""
+        """Release the thread and the sources, because the event loop has ended."""
         self._activator.abandon()
+        for follower in self._followers.values():
+            follower.abandon()
 
     async def _enter(self) -> None:
         """Begin a public coroutine.
@@ -334,6 +336,7 @@ class Registry:
                 continue
             follower = followers[source.id] = self._follower_of(source)
             self._connect(source, False)
+            follower.is_connected = True
             try:
                 with ErrorBoundary():
                     found[source.id] = await source.discover()
@@ -434,6 +437,7 @@ class Registry:
     def _start(self, follower: SourceFollower) -> None:
         if not isinstance(follower.source, FixedCatalog):
             self._connect(follower.source, True)
+            follower.is_connected = True
             follower.start()
 
     def _find(self, id: str) -> SourceFollower:

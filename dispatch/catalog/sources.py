@@ -27,7 +27,9 @@ class Source(Protocol):
     - ``request_queue`` and ``instances``: of its service in this process
       (:func:`~dispatch.messaging.wire.local_queue`, :class:`~dispatch.calls.local.LocalInstance`).
     - ``use_providers(providers)``: called before :meth:`discover`, with what the dispatcher provides to functions.
-    - ``async close()``: called once when the source is removed or the dispatcher is closed.
+    - ``async close()``: called once when the source is removed or the dispatcher is closed; of a source with
+      ``use_providers`` only after that was called and raised nothing.
+    - ``abandon()``: called instead when the dispatcher is closed after its event loop has ended.
     """
 
     @property

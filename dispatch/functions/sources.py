@@ -478,6 +478,10 @@ class FunctionSource(ABC):
 
     async def close(self) -> None:
         """Release the source, so that another dispatcher may use it. Calls in flight go on; idle threads end."""
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Do the same without an event loop."""
         self._is_in_use = False
         self.executor.release_threads()
 

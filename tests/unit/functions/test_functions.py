@@ -429,6 +429,42 @@ async def test_a_source_belongs_to_one_dispatcher_at_a_time() -> None:
         assert await dispatcher.call("add", {"a": 1}) == "1"
 
 
+async def test_a_dispatcher_that_was_refused_a_source_does_not_release_it() -> None:
+    def find(database: Database) -> str:
+        return database.name
+
+    functions = dispatch.Functions(find)
+
+    def make(name: str) -> dispatch.Dispatcher:
+        dispatcher = dispatch.connect("memory://", catalog=[functions])
+        dispatcher.provide(Database, Database(name))
+        return dispatcher
+
+    async with make("orders") as first:
+        await make("never started").close()
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="another dispatcher uses the source 'functions'"):
+                await make("invoices").start()
+        async with dispatch.connect("memory://", catalog=[]) as other:
+            for _ in range(2):
+                with pytest.raises(RuntimeError, match="another dispatcher uses the source 'functions'"):
+                    await other.reload([functions])
+        assert await first.call("find") == "orders"
+
+
+def test_a_dispatcher_that_is_closed_on_another_loop_releases_its_source() -> None:
+    functions = dispatch.Functions(add)
+
+    async def begin(dispatcher: dispatch.Dispatcher) -> None:
+        await dispatcher.start()
+        assert await dispatcher.call("add", {"a": 1}) == "1"
+
+    for _ in range(2):
+        dispatcher = dispatch.connect("memory://", catalog=[functions])
+        asyncio.run(begin(dispatcher))
+        asyncio.run(dispatcher.close())
+
+
 async def test_a_source_is_added_and_removed_while_the_dispatcher_runs() -> None:
     async with dispatch.connect("memory://", catalog=[]) as dispatcher:
         await dispatcher.registry.add_source(dispatch.Functions(add))
