@@ -350,13 +350,15 @@ class TextScanner:
             read = self._read(start, position, (_FENCE_END,), _FENCE_END)
         except JsonFaultError as fault:
             return self._skip_fault(CallForm.FENCE, start, fault, _FENCE_END)
+        end = self._skip_blank(read.end)
+        if len(text) < end + len(_FENCE_END) and _FENCE_END.startswith(text[end:]):
+            self._wait(start, _FENCE_END)
         values = read.value if isinstance(read.value, list) else [read.value]
         if is_tool_call or (values and all(_has_keys(value, read) for value in values)):
             for call in convert_value(read, CallForm.FENCE, self._locate(text, start)):
                 self._add(call)
         elif read.repaired:
             self._broken_fences += 1
-        end = self._skip_blank(read.end)
         return end + len(_FENCE_END) if text.startswith(_FENCE_END, end) else read.end
 
     # Lines

@@ -70,6 +70,13 @@ def test_a_code_block_inside_a_tag_is_one_call() -> None:
     assert not parse_one(text).repaired
 
 
+@pytest.mark.parametrize("size", range(1, 60))
+def test_the_end_of_a_code_block_in_two_chunks_begins_no_other_block(size: int) -> None:
+    text = '```tool_call\n{"name": "f", "arguments": {}}\n```tool_code\nf()\n```\n'
+    assert [(call.name, call.error) for call in parse(text)] == [("f", None)]
+    assert parse_in_chunks(text, size) == parse(text)
+
+
 def test_a_path_that_is_cut_off_is_marked_truncated() -> None:
     call = parse_one('<function_call>{"name": "rm", "args": {"path":"/srv/da')
     assert (call.name, call.args, call.truncated) == ("rm", {"path": "/srv/da"}, True)
