@@ -43,10 +43,12 @@ class UnsupportedTypeError(TypeError):
 
     Attributes:
         type: the type.
+        reason: in the words of msgspec; empty: JSON has nothing like it.
     """
 
-    def __init__(self, type: Any) -> None:
+    def __init__(self, type: Any, reason: str = "") -> None:
         self.type = type
+        self.reason = reason
         super().__init__(f"'{describe_type(type)}' is no type of JSON values")
 
 
@@ -141,7 +143,11 @@ def as_json_type(annotation: Any) -> Any:
     if args and origin not in _WITHOUT_TYPES:
         inner_types = [each if each is Ellipsis else as_json_type(each) for each in args]
         return annotation if inner_types == list(args) else _parametrize(annotation, origin, inner_types)
-    if _is_custom(annotation) and not (isinstance(annotation, type) and issubclass(annotation, PurePath)):
+    try:
+        is_custom = isinstance(msgspec.inspect.type_info(annotation), msgspec.inspect.CustomType)
+    except TypeError as error:
+        raise UnsupportedTypeError(annotation, read_text(error)) from None
+    if is_custom and not (isinstance(annotation, type) and issubclass(annotation, PurePath)):
         raise UnsupportedTypeError(annotation)
     return annotation
 
@@ -221,13 +227,6 @@ def _validate(adapter: Any, value: Any) -> Any:
 
 def _is_of_pydantic(metadata: Any) -> bool:
     return "pydantic" in sys.modules and type(metadata).__module__.split(".")[0] in ("pydantic", "annotated_types")
-
-
-def _is_custom(annotation: Any) -> bool:
-    try:
-        return isinstance(msgspec.inspect.type_info(annotation), msgspec.inspect.CustomType)
-    except TypeError:
-        return True
 
 
 def _is_supported(union: Any) -> bool:
@@ -370,7 +369,8 @@ class Arguments:
 
     Attributes:
         schema: JSON Schema 2020-12 of an object with all arguments.
-        unsupported: parameters whose types JSON cannot express, with these types. A call needs them injected.
+        unsupported: parameters whose types JSON cannot express, with their annotations and the errors. A call needs them
+            injected.
     """
 
     def __init__(self, parameters: Sequence[Parameter], descriptions: Mapping[str, str], report: Report) -> None:
@@ -379,7 +379,7 @@ class Arguments:
         Args:
             descriptions: of parameters by name; a description in an annotation precedes.
         """
-        self.unsupported: dict[str, Any] = {}
+        self.unsupported: dict[str, tuple[Any, UnsupportedTypeError]] = {}
         self._definitions = Definitions()
         self._by_position = tuple(each for each in parameters if each.by_position)
         properties: dict[str, Any] = {}
@@ -432,26 +432,24 @@ class Arguments:
             )  # raises an error of types that JSON cannot be decoded to
             schema = self._definitions.write(field_type)
         except UnsupportedTypeError as error:
-            self.unsupported[name] = error.type
+            self.unsupported[name] = parameter.annotation, error
             return Any, {}
         except Exception as error:  # of msgspec, of pydantic, or of a class of the program
             shown = describe_type(parameter.annotation)
             reason = read_text(error).partition("\n")[0]
-            report.add_error(
-                name,
-                f"the type '{excerpt(shown)}' has no JSON Schema ({excerpt(reason, 200)})",
-                "use types that JSON can express, such as str, int, list[str], a dataclass or a TypedDict",
-            )
+            fix = "use types that JSON can express, such as str, int, list[str], a dataclass or a TypedDict"
+            if reason.startswith("Encoding objects of type"):  # msgspec writes no default value of other types
+                fix = "give the field with a default value of this type a default_factory in its place"
+            report.add_error(name, f"the type '{excerpt(shown)}' has no JSON Schema ({excerpt(reason, 200)})", fix)
             return Any, {}
         if default is not REQUIRED:
             try:
                 schema["default"] = _as_json(default)
             except (TypeError, ValueError):
-                report.add_error(
-                    name,
-                    f"JSON cannot express the default value {excerpt(read_text(default), 62)}",
-                    "use None as the default and replace it inside the function, or provide its type for injection",
-                )
+                fix = "use None as the default and replace it inside the function, or provide its type for injection"
+                if type(default).__name__ == "FieldInfo":  # of pydantic
+                    fix = f"write {name}: Annotated[TYPE, Field(…)], and the default itself behind '='"
+                report.add_error(name, f"JSON cannot express the default value {excerpt(read_text(default), 62)}", fix)
         return field_type, schema
 
     def convert(self, tool: str, arguments: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -539,10 +537,13 @@ def _field(name: str) -> str:
 
 
 def _split_path(message: str) -> tuple[str, str]:
-    """Return the problem in a message of msgspec, and the path as a JSON Pointer: ``Expected … - at `$.a[0]```."""
-    problem, separator, path = message.rpartition(" - at `$")
+    """Return the problem in a message of msgspec, and the path as a JSON Pointer: ``Expected … - at `$.a[0]```, or of a key
+    ``Expected … - at `key` in `$.a```."""
+    problem, separator, path = message.rpartition(" - at `")
     if not separator:
         return message, ""
+    if path.startswith("key`"):
+        problem, path = f"a key: {problem}", path.removeprefix("key` in `")
     steps = (name or ("*" if index == "..." else index) for name, index in _STEP.findall(path.rstrip("`")))
     return problem, "".join(f"/{step}" for step in steps)
 

@@ -34,6 +34,7 @@ from dispatch.functions.schema import (
     find_injected_type,
     find_name,
     is_declared,
+    iterate_members,
     read_docstring,
     read_parameters,
     unwrap,
@@ -214,14 +215,19 @@ class FunctionTool:
             )
 
     def _report_unprovided(self) -> None:
-        for name, type in self.arguments.unsupported.items():
-            shown = excerpt(describe_type(type))
-            self.report.add_error(
-                name,
-                f"the type '{shown}' is neither provided nor a type of JSON values",
+        for name, (annotation, error) in self.arguments.unsupported.items():
+            shown = excerpt(describe_type(error.type))
+            reason = f" ({excerpt(error.reason, 200)})" if error.reason else ""
+            problem = f"the type '{shown}' is neither provided nor a type of JSON values{reason}"
+            fix = (
                 f"call dispatch.provide({shown}, …) in its module, or dispatcher.provide({shown}, …) before the dispatcher "
-                "starts; or annotate a type such as str or a dataclass",
+                "starts; or annotate a type such as str or a dataclass"
             )
+            if error.type not in iterate_members(annotation):  # values inside of others are not injected
+                whole = excerpt(describe_type(annotation))
+                problem = f"the type '{whole}' has '{shown}', which is no type of JSON values{reason}"
+                fix = "use types that JSON can express, such as str, int, list[str], a dataclass or a TypedDict"
+            self.report.add_error(name, problem, fix)
 
 
 class FoundFunction(NamedTuple):

@@ -602,6 +602,13 @@ def test_keys_of_other_types_than_texts() -> None:
     assert arguments_of(score).convert("score", {"points": {"1": {"x": 2}}}) == ([], {"points": {1: Point(2)}})
 
 
+def test_a_mistake_in_a_key_is_named_with_the_path_of_its_object() -> None:
+    def score(points: list[dict[int, int]]) -> None: ...
+
+    with pytest.raises(InvalidArgumentsError, match=r"executed: /points/0: a key: Expected `int`, got `str`\. Correct"):
+        arguments_of(score).convert("score", {"points": [{"one": 2}]})
+
+
 def test_whole_numbers_may_be_written_with_a_point() -> None:
     values = {"point": {"x": 3.0}, "size": 2.0}
     _, named = PAINT.convert("paint", values)
@@ -1245,6 +1252,75 @@ def test_types_without_a_schema() -> None:
 
     ((key, problem, _),) = problems(find)
     assert (key, problem) == ("place", "the type 'UnreadPlace' has no JSON Schema (name 'Position' is not defined)")
+
+
+class Mixed(enum.Enum):
+    ONE = 1
+    TWO = "two"
+
+
+@dataclasses.dataclass
+class Search:
+    words: collections.abc.Iterable[str]
+
+
+@dataclasses.dataclass
+class Log:
+    path: Path = Path("log.txt")
+
+
+@dataclasses.dataclass
+class LogOfFactory:
+    path: Path = dataclasses.field(default_factory=lambda: Path("log.txt"))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "problem", "fix"),
+    [
+        (
+            Mixed | None,
+            "the type 'Mixed' is neither provided nor a type of JSON values (Enums must contain either all str or all int",
+            "call dispatch.provide(Mixed, …)",
+        ),
+        (
+            Search,
+            "the type 'Search' has 'Iterable', which is no type of JSON values",
+            "use types that JSON can express",
+        ),
+        (
+            list[Vault],
+            f"the type 'list[{Vault.__module__}.Vault]' has 'Vault', which is no type of JSON values",
+            "use types that JSON can express",
+        ),
+        (
+            Log,
+            "the type 'Log' has no JSON Schema (Encoding objects of type PosixPath is unsupported)",
+            "give the field with a default value of this type a default_factory in its place",
+        ),
+    ],
+)
+def test_why_a_type_cannot_be_given_by_a_model(annotation: Any, problem: str, fix: str) -> None:
+    def find(it: Any) -> None: ...
+
+    find.__annotations__["it"] = annotation
+    ((key, found, how),) = problems(find)
+    assert key == "it"
+    assert found.startswith(problem)
+    assert how.startswith(fix)
+
+
+def test_a_default_factory_in_place_of_a_default_value() -> None:
+    def write(log: LogOfFactory) -> None: ...
+
+    assert problems(write) == []
+    assert arguments_of(write).convert("write", {"log": {}}) == ([], {"log": LogOfFactory()})
+
+
+def test_a_default_value_in_the_style_of_pydantic() -> None:
+    def find(limit: int = pydantic.Field(3, ge=1)) -> None: ...
+
+    ((key, _, fix),) = problems(find)
+    assert (key, fix) == ("limit", "write limit: Annotated[TYPE, Field(…)], and the default itself behind '='")
 
 
 @pytest.mark.parametrize("default", [object(), float("nan"), [float("inf")], {"a": Vault()}, print])
