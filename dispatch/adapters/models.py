@@ -90,7 +90,7 @@ def _read_mapping(call: object) -> Mapping[str, Any]:
 
 def _parse(value: Mapping[str, Any], style: Style) -> ParsedCall:
     if style is Style.MCP:
-        call = read_native_call({"name": value.get("name"), "args": value.get("arguments") or {}}, CallForm.GEMINI)
+        call = read_native_call({**value, "args": value.get("arguments") or {}}, CallForm.GEMINI)
     else:
         call = read_native_call(value, CallForm(style.value))
     if call is None:

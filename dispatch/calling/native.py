@@ -268,7 +268,12 @@ def read_native_call(value: Mapping[str, Any], form: CallForm, *, is_cut: bool =
         call = value.get("function")
     elif form is CallForm.GEMINI:
         call = value.get("functionCall", value.get("function_call", value))
-    if not isinstance(call, Mapping) or (form is CallForm.OPENAI_RESPONSES and "arguments" not in call):
+    if (
+        not isinstance(call, Mapping)
+        or (form is CallForm.OPENAI_RESPONSES and "arguments" not in call)
+        or (form is CallForm.ANTHROPIC and call.get("type", "tool_use") != "tool_use")
+        or (form is CallForm.GEMINI and call is value and "name" not in call)
+    ):
         return None
     id_key, arguments_key = _FORM_KEYS[form]
     name, arguments = call.get("name"), call.get(arguments_key)

@@ -152,6 +152,14 @@ def test_a_call_may_be_an_object_of_an_sdk_and_must_be_a_call() -> None:
             for call in (object(), {"role": "user", "content": "hi"}):
                 with pytest.raises(ValueError, match="Pass one call of a model's message"):
                     await execute(dispatcher, call, style="openai-chat")
+            for style, part in (
+                ("anthropic", {"type": "text", "text": "I add."}),
+                ("anthropic", {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}}),
+                ("gemini", {"text": "I add."}),
+                ("mcp", {"method": "tools/call", "params": {"name": "say"}}),
+            ):
+                with pytest.raises(ValueError, match=f"this is no call in the form of {style}"):
+                    await execute(dispatcher, part, style=style)
             with pytest.raises(ValueError, match="there is no style 'openai'"):
                 await execute(dispatcher, SdkCall(), style="openai")
 
