@@ -7,6 +7,7 @@ import errno
 import importlib
 import itertools
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -415,7 +416,8 @@ class _Reader:
         if isinstance(value, str) and (value.strip() or not is_required):
             return value
         if value is not None or is_required:
-            what = f"{describe_kind(value)} instead of a text" if value is not None else "is missing"
+            kind = "an empty text" if isinstance(value, str) else describe_kind(value)
+            what = f"is {kind} instead of a text" if value is not None else "is missing"
             meant = find_near_names(name, map(str, raw), 1) if name not in raw else ()
             fix = f"rename '{excerpt(meant[0])}' to '{name}', or " if meant else ""
             self._report.add_error(f"{key}.{name}", f"'{name}' {what}", f'{fix}write {name}: "..."')
@@ -438,6 +440,10 @@ class _Reader:
 # Writes toolkit files. A file that is read and written has the same content; aliases stay aliases.
 
 
+_TEXT: Final = "tag:yaml.org,2002:str"
+_EXPONENT: Final = re.compile(r"-?[0-9][0-9.]*[eE][-+]?[0-9]+\Z")
+
+
 def write_file(path: str | Path, file: ToolkitFile) -> None:
     """Write a toolkit file.
 
@@ -452,9 +458,16 @@ def write_file(path: str | Path, file: ToolkitFile) -> None:
         raise ImportError(
             f"Writing a toolkit file needs PyYAML, which is not installed. Install it: {YAML_EXTRA}"
         ) from None
+
+    class Dumper(yaml.SafeDumper):
+        """Quotes two kinds of texts that the reader would change: 1e3, a text in YAML 1.1, and those with U+0085."""
+
+    Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-0123456789"))
+    Dumper.add_representer(
+        str, lambda dumper, text: dumper.represent_scalar(_TEXT, text, '"' if "\x85" in text else None)
+    )
     document = _Writer(file).build()
-    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
-    replace_file(path, text)
+    replace_file(path, yaml.dump(document, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=110))
 
 
 class _Writer:
@@ -595,6 +608,10 @@ class _Writer:
 def _check_names(what: str, objects: Iterable[dict[str, Any]]) -> None:
     seen: set[str] = set()
     for each in objects:
+        if not each["name"].strip():
+            raise ValueError(
+                f"The toolkit cannot be saved: one of its {what} has no name, by which a file refers to it."
+            )
         if each["name"] in seen:
             raise ValueError(
                 f"The toolkit cannot be saved: two {what} have the name {each['name']!r}, by which a file refers to them. "

@@ -189,6 +189,18 @@ def test_a_toolkit_that_code_built_is_saved(tmp_path: Path) -> None:
     assert again.function("x") == "x"
 
 
+@pytest.mark.parametrize(
+    "text", ["1e3", "-1.5E-7", "1", "1.5", "no", "true", "~", "2024-01-01", "a\x85b", "0x1f", "\r"]
+)
+def test_any_text_is_the_same_after_it_was_saved(text: str, tmp_path: Path) -> None:
+    service = ToolkitService()
+    service.add_action(Action("first", f"{text} ".strip() or "blank", text), [], [])
+    service.get_toolkit().save(tmp_path / "saved.yml")
+    saved = service.get_toolkit().get_action("first")
+    loaded = Toolkit.load(tmp_path / "saved.yml").get_action("first")
+    assert (loaded.name, loaded.description) == (saved.name, saved.description)
+
+
 def test_a_tool_with_the_name_of_an_action(tmp_path: Path) -> None:
     file = tmp_path / "t.yml"
     file.write_text(
@@ -216,7 +228,7 @@ def test_a_key_with_a_spelling_mistake_is_told(text: str, fix: str, tmp_path: Pa
     assert fix in raised.value.problems[0].fix
 
 
-@pytest.mark.parametrize("what", ["closure", "group", "name"])
+@pytest.mark.parametrize("what", ["closure", "group", "name", "blank"])
 def test_what_a_file_cannot_hold_is_refused_by_name(what: str, tmp_path: Path) -> None:
     service = four_actions()
     for number in range(1, 5):
@@ -225,10 +237,13 @@ def test_what_a_file_cannot_hold_is_refused_by_name(what: str, tmp_path: Path) -
         service.add_tool(Tool("adder", "", lambda a: a), [(action(1), 1.0)])
     elif what == "group":
         service.add_tool_group(Group("adder", "query"), [(action(1), 1.0)])
+    elif what == "blank":
+        service.add_action(Action("adder", " ", ""), [], [])
     else:
         for id in "ab":
             service.add_tool(Tool("query", "adder", query, id=id), [(action(1), 1.0)])
-    with pytest.raises(ValueError, match="'query', by which" if what == "name" else "'adder' cannot be saved"):
+    reasons = {"name": "'query', by which", "blank": "one of its actions has no name"}
+    with pytest.raises(ValueError, match=reasons.get(what, "'adder' cannot be saved")):
         service.get_toolkit().save(tmp_path / "t.yml")
     assert not (tmp_path / "t.yml").exists()
 
@@ -247,7 +262,8 @@ MCP = "tools: [{name: m, type: MCP, mcp_transport_config: %s}]"
         ("tools: [x]", "tools[0]", "a text instead of an object"),
         ("tools: [{module_path: m}]", "tools[0].name", "'name' is missing"),
         ("tools: [{name: t}]", "tools[0].module_path", "'module_path' is missing"),
-        ("tools: [{name: 1, module_path: m}]", "tools[0].name", "'name' a number instead of a text"),
+        ("tools: [{name: 1, module_path: m}]", "tools[0].name", "'name' is a number instead of a text"),
+        ("tools: [{name: ' ', module_path: m}]", "tools[0].name", "'name' is an empty text instead of a text"),
         ("tools: [{name: t, type: JAVA}]", "tools[0].type", "'JAVA' is not a type of tool"),
         ("tools: [{name: t, module_path: m}, {name: t, module_path: m}]", "tools[1].name", "a second 't'"),
         ("tools: [{name: t, module_path: m, id: a}]\nactions: [{name: a}]", "tools[0].id", "the id 'a' is that of"),
