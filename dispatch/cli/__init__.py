@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -35,3 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted.\n")
         return 130
+    finally:
+        if arguments is None:
+            # The process ends: a further Ctrl-C would print a traceback of the interpreter, which waits for its threads.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -801,6 +801,16 @@ def test_ctrl_c_while_the_command_line_is_imported(module: str) -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "Interrupted.\n")
 
 
+@pytest.mark.process
+def test_a_further_ctrl_c_at_the_end_of_the_process_prints_no_traceback() -> None:
+    program = INTERRUPTED.format(module="typer", program="/usr/bin/dispatch")
+    ending = "import signal, threading\nthreading._register_atexit(signal.raise_signal, signal.SIGINT)\n"
+    ended = subprocess.run(
+        [sys.executable, "-c", ending + program], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "Interrupted.\n")
+
+
 def test_ctrl_c_while_a_program_imports_dispatch_is_the_programs() -> None:
     program = INTERRUPTED.format(module="dispatch.calls", program="agent.py")
     program = program.replace("from dispatch.cli import main", "from dispatch import connect")
