@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import difflib
 import functools
 import inspect
@@ -692,6 +693,8 @@ def describe_type(value: object) -> str:
     if inspect.isroutine(value):
         return f"the function {value.__name__}"
     kind = type(value).__name__
+    if hasattr(builtins, kind) and type(value).__module__ != "builtins":  # numpy.bool, for example
+        kind = f"{type(value).__module__}.{kind}"
     return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
 
 

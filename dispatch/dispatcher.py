@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import logging
 import os
 import random
 import weakref
@@ -404,6 +405,14 @@ class Dispatcher:
 
     async def __aexit__(self, *_exc: object) -> None:
         await self.close()
+
+    def __del__(self) -> None:
+        # asyncio reports tasks that end with it, and not why they do.
+        if self.__dict__.get("_runtime") is not None and not self._is_closed:
+            logging.getLogger("dispatch.dispatcher").warning(
+                "a dispatcher was dropped without close(), and its tasks with it. Fix: use 'async with "
+                "dispatch.connect(…)', or await its close()."
+            )
 
     @property
     def _running(self) -> Runtime:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import math
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -1045,6 +1046,19 @@ async def test_an_error_is_raised_after_what_came_before_it() -> None:
             await read(dispatcher.stream("work"), got)
         assert caught.value.type == "no-more"
         assert got == ["one"]
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_dispatcher_that_is_dropped_without_close_says_so(is_closed: bool, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        dispatcher = dispatch.connect("memory://", catalog=[])
+        await dispatcher.start()
+        if is_closed:
+            await dispatcher.close()
+
+    asyncio.run(run())
+    gc.collect()
+    assert ("dropped without close(), and its tasks with it. Fix: use 'async with" in caplog.text) is not is_closed
 
 
 async def test_a_refusal_is_raised_as_one() -> None:

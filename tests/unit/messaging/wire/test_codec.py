@@ -380,6 +380,7 @@ def test_any_json_result_can_be_read_again(value: Any) -> None:
         ([{"a": object()}], "JSON cannot express an object"),
         (Offer, "JSON cannot express the class Offer"),
         (math.sqrt, "JSON cannot express the function sqrt"),
+        (type("bool", (), {"__module__": "numpy"})(), r"JSON cannot express a numpy\.bool"),
         ({(1, 2): 3}, "keys"),
     ],
 )
