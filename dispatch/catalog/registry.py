@@ -222,6 +222,7 @@ class Registry:
         Raises:
             ValueError: there is a source with that id, or its ``on_change`` is unknown.
             ApprovalsError: it holds changes, and there is no file of approvals.
+            RuntimeError: another dispatcher uses it. Nothing is added.
         """
         await self._enter()
         async with self._changing:
@@ -229,13 +230,19 @@ class Registry:
             for number, each in enumerate(sources):
                 check_source(each, (*self._followers, *(other.id for other in sources[:number])))
                 check_approvals(self._approvals, each)
-            for each in sources:
-                await self._activator.run(partial(self._add_to, source=each))
-                follower = self._followers[each.id] = self._follower_of(each)
-                self._observer.on_source_changed(each.id, "", follower.state, follower.problem)
+            added = [self._follower_of(each) for each in sources]
+            try:
+                for follower in added if self._activator.is_running else ():
+                    self._connect_to(follower, False)
+            except BaseException:
+                await close_followers(added)
+                raise
+            for follower in added:
+                await self._activator.run(partial(self._add_to, source=follower.source))
+                self._followers[follower.source.id] = follower
+                self._observer.on_source_changed(follower.source.id, "", follower.state, follower.problem)
                 if self._activator.is_running:
                     self._start(follower)
-            added = [self._followers[each.id] for each in sources]
         for follower in added:
             if not self._activator.is_running:
                 await follower.discover()
@@ -335,8 +342,7 @@ class Registry:
                 followers[source.id] = known
                 continue
             follower = followers[source.id] = self._follower_of(source)
-            self._connect(source, False)
-            follower.is_connected = True
+            self._connect_to(follower, False)
             try:
                 with ErrorBoundary():
                     found[source.id] = await source.discover()
@@ -434,10 +440,13 @@ class Registry:
     def _follower_of(self, source: Source) -> SourceFollower:
         return SourceFollower(source, self._accept, self._on_state, self._randomness)
 
+    def _connect_to(self, follower: SourceFollower, is_in_force: bool) -> None:
+        self._connect(follower.source, is_in_force)
+        follower.is_connected = True
+
     def _start(self, follower: SourceFollower) -> None:
         if not isinstance(follower.source, FixedCatalog):
-            self._connect(follower.source, True)
-            follower.is_connected = True
+            self._connect_to(follower, True)
             follower.start()
 
     def _find(self, id: str) -> SourceFollower:

@@ -449,6 +449,11 @@ async def test_a_dispatcher_that_was_refused_a_source_does_not_release_it() -> N
             for _ in range(2):
                 with pytest.raises(RuntimeError, match="another dispatcher uses the source 'functions'"):
                     await other.reload([functions])
+                with pytest.raises(RuntimeError, match="another dispatcher uses the source 'functions'"):
+                    await other.registry.add_source(functions)
+                assert other.registry.sources() == ()
+            await other.registry.add_source(dispatch.Functions(add))
+            assert await other.call("add", {"a": 1}) == "1"
         assert await first.call("find") == "orders"
 
 
