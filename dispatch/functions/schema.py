@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeVar, Union, 
 
 import msgspec
 
-from dispatch._internal import NamedFields, excerpt, read_text, type_name
+from dispatch._internal import NamedFields, check_instance, excerpt, read_text, type_name
 from dispatch.calls.error_messages import error_from_argument_mistakes
 from dispatch.catalog.fields import MODEL_NAME
 from dispatch.documents import Report, is_finite
@@ -697,10 +697,11 @@ def tool(function: Any = None, /, **declared: Any) -> Any:
         policy: policy keys as in a descriptor, for example ``{"timeout": 5, "bulkhead": 4}``.
 
     Raises:
-        TypeError: an unknown keyword, or an object that cannot be declared.
+        TypeError: an unknown keyword, a policy that is no dict, or an object that cannot be declared.
     """
+    check_instance("policy", declared.get("policy"), (Mapping, types.NoneType), "a dict such as {'timeout': 5}")
     for key in ("permissions", "tags"):
-        texts = declared.get(key, ())
+        texts = declared.get(key) or ()
         # A single text stays as it is: the reader of descriptors reports it, instead of its letters.
         declared[key] = texts if isinstance(texts, str) else tuple(texts)
     declaration = Declaration(**declared)

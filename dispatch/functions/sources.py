@@ -581,9 +581,15 @@ class Functions(FunctionSource):
         super().__init__(id, namespace, on_change)
         for function in functions:
             if not callable(function) or isinstance(function, type):
+                kind = function if isinstance(function, type) else type(function)
                 fix = "write Functions(add, find)"
-                if isinstance(function, type):
-                    fix = f"give an object of it, or methods of one: Functions({function.__name__}())"
+                methods = [name for name, value in vars(kind).items() if inspect.isfunction(value)]
+                shown = [f"{kind.__name__.lower()}.{name}" for name in methods if not name.startswith("_")]
+                if "__call__" in methods:
+                    fix = f"give an object of it: Functions({kind.__name__}())"
+                elif shown:
+                    owner = "its methods" if kind is not function else "methods of an object of it"
+                    fix = f"give {owner}: Functions({', '.join(shown[:3])})"
                 elif isinstance(function, list | tuple | set):
                     fix = "write a star before it: Functions(*functions)"
                 elif isinstance(function, ModuleType | str):

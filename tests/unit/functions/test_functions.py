@@ -318,10 +318,44 @@ def test_what_is_no_function() -> None:
         TypeError, match=r"a str is no function\. Fix: for a package or module write ToolPackage\('shop'\)\."
     ):
         dispatch.Functions("shop")  # type: ignore[arg-type]
-    with pytest.raises(
-        TypeError, match=r"no function\. Fix: give an object of it, or methods of one: Functions\(Vault\(\)\)\."
-    ):
-        dispatch.Functions(Vault)
+
+
+class Adder:
+    def __call__(self, a: int) -> int: ...
+
+
+class Shop:
+    def __init__(self) -> None: ...
+
+    def price(self, product: str) -> float: ...
+
+    def order(self, product: str) -> str: ...
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (Adder, "the class Adder is no function. Fix: give an object of it: Functions(Adder())."),
+        (
+            Shop,
+            "the class Shop is no function. Fix: give methods of an object of it: Functions(shop.price, shop.order).",
+        ),
+        (Shop(), "a Shop is no function. Fix: give its methods: Functions(shop.price, shop.order)."),
+        (Vault, "the class Vault is no function. Fix: write Functions(add, find)."),
+        (3, "an int is no function. Fix: write Functions(add, find)."),
+        ([add], "a list is no function. Fix: write a star before it: Functions(*functions)."),
+    ],
+)
+def test_a_class_or_an_object_in_place_of_its_functions(given: Any, message: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        dispatch.Functions(given)
+    assert str(caught.value) == message
+
+
+def test_what_a_decorator_accepts() -> None:
+    with pytest.raises(TypeError, match=r"policy must be a dict such as \{'timeout': 5\}, not a Policy\."):
+        dispatch.tool(policy=dispatch.Policy(timeout=5))  # type: ignore[call-overload]
+    assert find_declaration(tool(tags=None, permissions=None)(lambda: 0)) == NO_DECLARATION  # type: ignore[call-overload]
 
 
 async def test_an_object_has_the_name_of_its_class() -> None:
