@@ -114,10 +114,14 @@ def _read_module(module: ModuleType, module_name: str) -> Target:
         if isinstance(value, FunctionSource) or (_is_service(value) and not inspect.isclass(value)):
             fix = f"name its variable: {module_name}:{name}"
             break
-        if inspect.isclass(value) and (methods := [each for each in vars(value) if is_declared(vars(value)[each])]):
-            method = f"{value.__name__}(…).{methods[0]}"
+        if inspect.isclass(value) and (method := _find_declared_method(value)):
             fix = f"write tools = dispatch.Functions({method}) behind the class, and name it: {module_name}:tools"
     raise CliError(f"'{module_name}' has no functions and no ToolService class.", fix)
+
+
+def _find_declared_method(cls: type) -> str:
+    """Return how the first method of ``cls`` with ``@dispatch.tool`` is given; empty: it has none."""
+    return next((f"{cls.__name__}(…).{each}" for each in vars(cls) if is_declared(vars(cls)[each])), "")
 
 
 def _is_own_service(value: Any, module: ModuleType) -> bool:
@@ -257,6 +261,11 @@ def _instance(found: Any, name: str) -> object:
             if "invoke" in text
             else "the class is created without arguments; if it needs some, create the instance in the module and name it"
         )
+        functions = _find_declared_method(found if inspect.isclass(found) else type(found))
+        if isinstance(found, list | tuple | set):
+            functions = f"*{name.rpartition(':')[2]}"
+        if functions:
+            fix = f"write tools = dispatch.Functions({functions}), and name it: {name.rpartition(':')[0]}:tools"
         raise CliError(f"'{name}' cannot be served: {type(error).__name__}: {text}.", fix) from error
     return found
 

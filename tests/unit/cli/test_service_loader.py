@@ -142,6 +142,7 @@ def test_functions_that_are_not_found_by_themselves_are_told(tmp_path: Path, cod
     assert told.value.fix == fix
 
 
+METHODS = "import dispatch\nclass Shop:\n    @dispatch.tool\n    def price(self): ...\nit = Shop()\n"
 FUNCTIONS = """
 import dispatch
 
@@ -207,6 +208,24 @@ def test_the_name_of_a_service_is_that_of_its_file_or_module(target: str, name: 
         (FUNCTIONS + SERVICE, "shop", "has functions and the service class Joke", "shop:Joke or shop:price,hours"),
         (FUNCTIONS + SERVICE, "shop:price,Joke", "'Joke' in 'shop' is no function", "name functions"),
         (FUNCTIONS, "shop:main", "'shop:main' cannot be served: TypeError: ", "fix the class"),
+        (
+            FUNCTIONS + "both = [price, hours]\n",
+            "shop:both",
+            "list has no invoke",
+            "tools = dispatch.Functions(*both), and",
+        ),
+        (
+            METHODS,
+            "shop:Shop",
+            "Shop has no invoke",
+            "write tools = dispatch.Functions(Shop(…).price), and name it: shop:tools",
+        ),
+        (
+            METHODS,
+            "shop:it",
+            "Shop has no invoke",
+            "write tools = dispatch.Functions(Shop(…).price), and name it: shop:tools",
+        ),
         (FUNCTIONS, "shop:pric", "'shop' has no 'pric'", "did you mean 'price'?"),
         ("", "shop.py", "has no functions and no ToolService class", "declare it with @dispatch.tool"),
         (
