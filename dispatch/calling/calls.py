@@ -10,8 +10,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any, Final, Protocol
+
+import msgspec
 
 from dispatch._internal import (
     ErrorBoundary,
@@ -31,8 +34,9 @@ from dispatch.calls.error_messages import error_from_unknown_name
 from dispatch.catalog import ToolDescriptor, UnknownToolError
 from dispatch.dispatcher import BoundTool
 from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, ToolError
-from dispatch.functions.schema import NO_DECLARATION, find_declaration
+from dispatch.functions.schema import NO_DECLARATION, Arguments, find_declaration
 from dispatch.functions.sources import FunctionTool
+from dispatch.messaging.wire import encode_custom
 from dispatch.result import read_tool_error
 from dispatch.results import ReadResultTool, ToolAnswer
 
@@ -136,12 +140,25 @@ class LocalTool:
         if self._handle is not None or self._function is None:
             schema: dict[str, Any] = (self._handle or self._tool).parameters
             return schema
-        tool = FunctionTool(self._function, None)
-        return {"type": "object"} if tool.report.has_errors else tool.arguments.schema
+        return {"type": "object"} if self._arguments is None else self._arguments.schema
+
+    @cached_property
+    def _arguments(self) -> Arguments | None:
+        """The arguments of the function's signature; None: it has none that a schema describes, or there is no function."""
+        tool = None if self._function is None or self._handle is not None else FunctionTool(self._function, None)
+        return None if tool is None or tool.report.has_errors else tool.arguments
 
     async def answer(self, arguments: Mapping[str, Any], *, context: Any = None) -> ToolAnswer:
-        """Call the function; it reads ``context`` with :func:`current_context`."""
-        result = (self._tool.invoke if self._function is None else self._function)(**arguments)
+        """Call the function with values of the types of its signature; it reads ``context`` with :func:`current_context`.
+
+        Raises:
+            InvalidArgumentsError: the arguments do not fit the signature.
+            Exception: of the function.
+        """
+        positional: Sequence[Any] = ()
+        if self._arguments is not None:
+            positional, arguments = self._arguments.convert(self.name, dict(arguments))
+        result = (self._tool.invoke if self._function is None else self._function)(*positional, **arguments)
         return ToolAnswer(_write_output(await result if inspect.isawaitable(result) else result), False)
 
 
@@ -333,9 +350,13 @@ def _write_output(result: Any) -> str:
     if isinstance(result, list) and result and all(isinstance(getattr(each, "text", None), str) for each in result):
         return "\n".join(each.text for each in result)
     try:
-        return json.dumps(result, ensure_ascii=False, indent=2)
+        return json.dumps(result, ensure_ascii=False, indent=2, default=_as_json_values)
     except (TypeError, ValueError, RecursionError):
         return str(result)
+
+
+_as_json_values: Final = partial(msgspec.to_builtins, str_keys=True, enc_hook=encode_custom)
+"""Returns a dataclass, a date, a set or another object that the standard library cannot write as JSON values."""
 
 
 # The part of a system prompt that shows tools to a model without native function calls.

@@ -8,6 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -39,6 +42,16 @@ class LocalTool:
         self.invoke = function
         self.read_only = read_only
         self.destructive = destructive
+
+
+@dataclass
+class Place:
+    x: int
+
+
+class Mode(Enum):
+    FAST = "fast"
+    SLOW = "slow"
 
 
 def call(name: str, /, **args: Any) -> str:
@@ -87,11 +100,43 @@ async def test_a_text_without_calls_is_none() -> None:
 
 @pytest.mark.parametrize(
     ("result", "output"),
-    [("é\n", "é\n"), ({"a": "é"}, '{\n  "a": "é"\n}'), (None, "null"), ({1, 2} - {2}, "{1}"), ([1], "[\n  1\n]")],
+    [
+        ("é\n", "é\n"),
+        ({"a": "é"}, '{\n  "a": "é"\n}'),
+        (None, "null"),
+        ({1, 2} - {2}, "[\n  1\n]"),
+        ([1], "[\n  1\n]"),
+        ({"at": Place(1)}, '{\n  "at": {\n    "x": 1\n  }\n}'),
+        (date(2026, 1, 2), '"2026-01-02"'),
+        ({"a": 1j}, "{'a': 1j}"),
+    ],
 )
 async def test_results_are_text(result: object, output: str) -> None:
     (found,) = await call_function([LocalTool("f", lambda: result)], call("f")) or []
     assert found.output == output
+
+
+async def test_a_function_of_a_toolkit_gets_the_types_of_its_signature() -> None:
+    def move(place: Place, day: date = date(2026, 1, 1), *, mode: Mode = Mode.FAST) -> str:
+        return repr((place, day, mode))
+
+    def anything(**values: Any) -> str:
+        return repr(values)
+
+    tools = [Tool("move", "Moves.", move), Tool("anything", "Does anything.", anything)]
+    calls = [
+        call("move", place={"x": 1.0}, day="2026-01-02", mode="slow"),
+        call("move", place={"x": "1"}, speed=2),
+        call("anything", place={"x": 1}),
+    ]
+    moved, refused, other = await call_function(tools, "".join(calls)) or []
+    assert moved.output == "(Place(x=1), datetime.date(2026, 1, 2), <Mode.SLOW: 'slow'>)"
+    assert (refused.status, refused.output) == (
+        FAILED,
+        "Tool 'move' was not executed: its arguments have 2 mistakes (/place/x must be an integer, not a string; /speed is "
+        'not an expected property: "place", "day", "mode"). Correct the arguments.',
+    )
+    assert other.output == "{'place': {'x': 1}}"
 
 
 async def test_errors_are_results() -> None:
