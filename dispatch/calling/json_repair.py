@@ -35,9 +35,7 @@ def find_comment_end(finder: MarkFinder, position: int, ends: tuple[str, ...]) -
         return min(finder.find("*/", position + 2) + 2, len(text))
     if not text.startswith(("//", "#"), position):
         return position
-    end = finder.find("\n", position)
-    marks = [found for mark in ends if (found := text.find(mark, position, end)) >= 0]
-    return min([end, *marks])
+    return min(finder.find(mark, position) for mark in ("\n", *ends))
 
 
 # A fault of JSON that cannot be repaired, in words for a model.

@@ -54,8 +54,9 @@ LOOK_BACK: Final = 40
 """Characters in front of a place that decide about it: with blanks only, a tag begins a line."""
 _TAG_FORMS: Final = {"function_call": CallForm.FUNCTION_CALL, "tool_call": CallForm.TOOL_CALL}
 _QUOTES: Final = frozenset("`'\"“\u2018«")
-_MAX_BROKEN_FENCES: Final = 16
-"""Code blocks that are invalid JSON and no call. Later ones are not read: reading each costs the length of the text."""
+_MAX_BROKEN: Final = 16
+"""Code blocks, and values behind tokens, that are invalid JSON and no call; and ends of a reasoning that drop calls. Later
+ones are not read: reading each costs the length of the text."""
 _BLANK: Final = re.compile(r"\s*+")
 _INNER_FENCE: Final = re.compile(r"```[a-z]*+\s*+")
 _EXTRA: Final = re.compile(r"[\s}\];`]*+")
@@ -95,7 +96,8 @@ class TextScanner:
         self.is_over = False
         self._has_thought = False
         self._is_react_over = False
-        self._broken_fences = 0
+        self._broken = 0
+        self._reasonings = 0
         self._origin = Place(0, 1, 1)
         self._calls: list[ParsedCall] = []
         self._finder = MarkFinder("")
@@ -288,7 +290,7 @@ class TextScanner:
     def _read_token(self, found: re.Match[str]) -> int:
         """Read the calls behind a token: objects with name and arguments, or a name and its arguments."""
         text, start, form = self._finder.text, found.start(), CallForm.TOOL_CALL
-        if self._is_quoted(start):
+        if self._is_quoted(start) or self._broken == _MAX_BROKEN:
             return found.end()
         header = _HEADER.match(text, found.end())
         position = self._skip_blank(found.end()) if header is None else header.end()
@@ -315,6 +317,7 @@ class TextScanner:
                 self._add(finish_call(call, read.value))
                 return read.end
             if not read.value:
+                self._broken += read.repaired
                 return read.end
             calls += convert_value(read, form, self._locate(text, start))
             position, _ = self._skip_extra(read.end, _TOKEN_ENDS[0])
@@ -344,7 +347,7 @@ class TextScanner:
         if not is_tool_call:
             # perf: JSON that is not a call is skipped unread. The objective precedes the arguments, which may hold fences.
             end = self._finder.find(_FENCE_END, position)
-            if self._broken_fences == _MAX_BROKEN_FENCES or self._finder.find(_OBJECTIVE, position) >= end:
+            if self._broken == _MAX_BROKEN or self._finder.find(_OBJECTIVE, position) >= end:
                 return self._skip_to(_FENCE_END, start, position)
         try:
             read = self._read(start, position, (_FENCE_END,), _FENCE_END)
@@ -358,7 +361,7 @@ class TextScanner:
             for call in convert_value(read, CallForm.FENCE, self._locate(text, start)):
                 self._add(call)
         elif read.repaired:
-            self._broken_fences += 1
+            self._broken += 1
         return end + len(_FENCE_END) if text.startswith(_FENCE_END, end) else read.end
 
     # Lines
@@ -426,7 +429,8 @@ class TextScanner:
         if self._is_quoted(found.start()):
             return found.end()
         if found["ends"]:
-            if self._is_whole:
+            if self._is_whole and self._reasonings < _MAX_BROKEN:
+                self._reasonings += 1
                 self._calls.clear()
                 self.count, self._has_thought, self._is_react_over = 0, False, False
             return found.end()

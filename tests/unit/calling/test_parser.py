@@ -316,6 +316,7 @@ SLOW = [
         "Action: a\n",
     ),
     *("Thought:\nAction: a\nArgs:\n\n", "<think>", "`", " \t", "        Action", "<tool_call>{}", "```json{}"),
+    *("<|python_tag|>{#", "</think><function=f>{#", "</think>[TOOL_CALLS]f[ARGS]{<"),
     *("[TOOL_CALLS][]", "x [TOOL_CALLS]" + "f" * 120, "</think><tool_call>", "<function=f>", "to=functions.f", "[ "),
     *(HEAD + "\n" * 100_000, HEAD + "[" * 100_000, HEAD + '"' * 100_000, HEAD + '"' + "\\" * 100_000),
     *(HEAD + "'" + "\\'" * 50_000, HEAD + "//" * 50_000, HEAD + "//\n" * 33_000, HEAD + "[" + "1," * 50_000),
