@@ -63,7 +63,7 @@ $(VENV)/.demo: $(BIN)/python $(SOURCES)
 
 $(VENV)/.setup: $(BIN)/python $(SOURCES)
 	@echo "Setting up ($(VENV)), with what the examples need …"
-	@$(PIP) install -e '.[cli,yaml,watch,otel,functions,mcp,toolkit,http]'
+	@$(PIP) install -e '.[cli,yaml,watch,otel,functions,mcp,toolkit,http]' pytest
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.dev: $(BIN)/python $(SOURCES)

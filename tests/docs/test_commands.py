@@ -156,3 +156,10 @@ def test_the_paths_of_a_page_exist(page: Path) -> None:
     for code in re.findall(r"`([^`\n ]+)`", prose(page)):
         if PATH.fullmatch(code):
             assert (ROOT / code).exists() or (ROOT / "dispatch" / code).exists(), f"{page_id(page)}: {code}"
+
+
+def test_make_setup_installs_what_the_tests_of_a_newcomer_need() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (installed,) = re.findall(r"^\$\(VENV\)/\.setup:.*\n(?:\t.*\n)*?\t@\$\(PIP\) install (.*)", makefile, re.MULTILINE)
+    assert "import pytest" in (ROOT / "examples" / "test_my_agent.py").read_text(encoding="utf-8")
+    assert installed.endswith(" pytest")
