@@ -61,10 +61,16 @@ class Providers:
         """Provide parameters of ``type``; a second provider of a type replaces the first.
 
         Raises:
-            TypeError: ``type`` is no class, or ``provider`` neither its instance nor callable.
+            TypeError: ``type`` is no class, or ``provider`` neither its instance nor a function that returns one.
         """
         if not isinstance(type, _CLASS):
             raise TypeError(f"provide() needs a class, not {type!r:.80}. Fix: write provide(Database, database).")
+        is_generator = inspect.isgeneratorfunction(provider) or inspect.isasyncgenfunction(provider)
+        if is_generator and type.__module__ != "collections.abc":
+            raise TypeError(
+                f"the provider of {type.__name__} is a generator, and what follows its 'yield' would never run. "
+                "Fix: write 'return' in its place."
+            )
         if _is_instance(provider, type):
             self._providers[type] = lambda: provider
         elif callable(provider):

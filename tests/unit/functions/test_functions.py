@@ -839,6 +839,20 @@ def test_what_cannot_be_provided() -> None:
         providers.add("Database", Vault())  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"the provider of Vault is 3, neither an instance of it nor a function\. Fix"):
         providers.add(Vault, 3)
+
+    def open_vault() -> Iterator[Vault]:
+        yield Vault()
+
+    async def await_vault() -> AsyncIterator[Vault]:
+        yield Vault()
+
+    for provider in (open_vault, await_vault):
+        with pytest.raises(
+            TypeError, match=r"the provider of Vault is a generator, .* Fix: write 'return' in its place"
+        ):
+            providers.add(Vault, provider)
+    providers.add(collections.abc.Iterator, open_vault)
+    assert isinstance(next(providers.get(collections.abc.Iterator)), Vault)
     with pytest.raises(LookupError, match=r"no provider of Vault\. Fix: call dispatcher\.provide\(Vault"):
         providers.get(Vault)
 
