@@ -79,6 +79,14 @@ class Definitions:
         (schema,), components = msgspec.json.schema_components(
             [json_type], schema_hook=self._write_custom, ref_template=f"{_REF}{{name}}"
         )
+        tuples = [each for each in components.values() if "prefixItems" in each]
+        if tuples:
+            fields = {
+                each.__name__: each._fields for each in _find_named_tuples(msgspec.inspect.type_info(json_type), [])
+            }
+            for each in tuples:  # a model cannot know the order of the fields otherwise
+                for name, item in zip(fields.get(each["title"], ()), each["prefixItems"], strict=False):
+                    item.setdefault("title", name)
         return self.add(schema, components)
 
     def add(self, schema: dict[str, Any], components: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,6 +113,18 @@ class Definitions:
         if is_pydantic(type):
             return _write_pydantic(pydantic_adapter(type), self)
         raise UnsupportedTypeError(type)
+
+
+def _find_named_tuples(info: Any, seen: list[Any]) -> Iterator[Any]:
+    """Yield the named tuples in what msgspec knows of a type; ``seen``: its parts that were searched."""
+    if isinstance(info, tuple):
+        for each in info:
+            yield from _find_named_tuples(each, seen)
+    elif isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field) and not any(each is info for each in seen):
+        seen.append(info)
+        if isinstance(info, msgspec.inspect.NamedTupleType):
+            yield info.cls
+        yield from _find_named_tuples(tuple(getattr(info, name) for name in info.__struct_fields__), seen)
 
 
 def as_json_type(annotation: Any) -> Any:

@@ -27,7 +27,7 @@ import threading
 import typing
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, Optional, Protocol, TypedDict, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NewType, Optional, Protocol, TypedDict, Union
 
 import annotated_types
 import msgspec
@@ -940,6 +940,23 @@ def test_classes_become_definitions() -> None:
     assert convert({"city": "Kyōto"}, Place) == {"city": "Kyōto"}
     assert schema_of(Colour)[1]["Colour"]["enum"] == ["blue", "red"]
     assert convert("red", Colour) is Colour.RED
+
+
+class Spot(NamedTuple):
+    lat: float
+    lon: float = 0.5
+
+
+@dataclasses.dataclass
+class Route:
+    start: Spot
+    ways: list[Route]
+
+
+@pytest.mark.parametrize("annotation", [Spot, dict[str, Spot | None], Route])
+def test_the_items_of_a_named_tuple_have_its_names(annotation: Any) -> None:
+    items = schema_of(annotation)[1]["Spot"]["prefixItems"]
+    assert items == [{"type": "number", "title": "lat"}, {"type": "number", "default": 0.5, "title": "lon"}]
 
 
 def test_unions_that_msgspec_does_not_support_try_their_members_in_order() -> None:
