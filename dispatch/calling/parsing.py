@@ -574,8 +574,9 @@ def parse(output: str | Any) -> list[ParsedCall]:
 
     Args:
         output: a model's text, or a decoded message, response or list of parts in the native form of OpenAI (Chat,
-            Responses), Anthropic or Gemini. A text that is such JSON as a whole is read in the same way, and so is one that
-            is nothing but ``{"name", "parameters"}`` (Llama), or a list of them. None: a message without text.
+            Responses), Anthropic or Gemini, whose own text is not searched. A text that is such JSON as a whole is read in
+            the same way, and so is one that is nothing but ``{"name", "parameters"}`` (Llama), or a list of them. None: a
+            message without text.
 
     Raises:
         TypeError: ``output`` is something else, such as bytes or an object of an SDK.
