@@ -361,7 +361,10 @@ class FunctionExecutor:
         key = call.config.get(CONFIG_PARAM)
         tool = self._tools.get(key) if isinstance(key, str) else None
         if tool is None:
-            raise RefusedFunctionError(_error_from_unknown(call.tool, key))
+            shown = f"its source has no function '{excerpt(str(key))}'"
+            if CONFIG_PARAM not in call.config:
+                shown = f"the request has no config value '{CONFIG_PARAM}', which names one of its functions"
+            raise RefusedFunctionError(_error_from_unknown(call.tool, shown))
         try:
             positional, named = tool.arguments.convert(call.tool, call.arguments)
         except InvalidArgumentsError as error:
@@ -415,11 +418,10 @@ async def _write_chunks(chunks: AsyncIterator[Any], tool: str) -> AsyncIterator[
             yield write_result(chunk, tool)
 
 
-def _error_from_unknown(tool: str, key: object) -> RejectedError:
+def _error_from_unknown(tool: str, problem: str) -> RejectedError:
     return RejectedError(
         ErrorType.UNKNOWN_TOOL,
-        f"Tool '{tool}' was not executed: its source has no function '{excerpt(str(key))}'. Use another tool, or correct "
-        f"'{CONFIG_PARAM}' in its descriptor.",
+        f"Tool '{tool}' was not executed: {problem}. Use another tool, or correct '{CONFIG_PARAM}' in its descriptor.",
         rejected_by="catalog",
     )
 

@@ -78,6 +78,21 @@ async def test_a_tool_error_needs_no_type(raised: Any, type: str, message: str, 
         assert error.message.startswith(message)
 
 
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({}, "the request has no config value 'tool', which names one of its functions"),
+        ({"tool": "prices"}, "its source has no function 'prices'"),
+    ],
+)
+async def test_a_request_that_names_no_function(config: dict[str, Any], problem: str) -> None:
+    async with serving(price) as (server, dispatcher):
+        client = dispatch.ToolServiceClient(dispatcher, service=server.descriptors.service["id"])
+        assert await client.call({"tool": "price"}, {"product": "lamp"}) == "9.5"
+        with pytest.raises(dispatch.RejectedError, match=f"was not executed: {problem}"):
+            await client.call(config, {"product": "lamp"})
+
+
 # -- descriptors ------------------------------------------------------------------------------------------------
 
 
