@@ -38,6 +38,10 @@ _FORMATS: Final = {datetime.datetime: "date-time", datetime.time: "time"}
 """Formats that msgspec does not name, since it accepts times without a zone as well."""
 
 
+_UNWRITABLE_DEFAULT: Final = "Encoding objects of type"
+"""How an error of msgspec begins that cannot write a default value."""
+
+
 class UnsupportedTypeError(TypeError):
     """JSON cannot express a type.
 
@@ -76,9 +80,15 @@ class Definitions:
 
     def write(self, json_type: Any) -> dict[str, Any]:
         """Return the schema of a type of :func:`as_json_type`; the schemas that it refers to become definitions."""
-        (schema,), components = msgspec.json.schema_components(
-            [json_type], schema_hook=self._write_custom, ref_template=f"{_REF}{{name}}"
-        )
+        try:
+            schema, components = self._write_components(json_type)
+        except TypeError as error:
+            if not read_text(error).startswith(_UNWRITABLE_DEFAULT):
+                raise
+            try:
+                schema, components = self._write_components(_replace_records(json_type, {}))
+            except Exception:  # of a class that contains itself, for example
+                raise error from None
         tuples = [each for each in components.values() if "prefixItems" in each]
         if tuples:
             fields = {
@@ -88,6 +98,12 @@ class Definitions:
                 for name, item in zip(fields.get(each["title"], ()), each["prefixItems"], strict=False):
                     item.setdefault("title", name)
         return self.add(schema, components)
+
+    def _write_components(self, json_type: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        (schema,), components = msgspec.json.schema_components(
+            [json_type], schema_hook=self._write_custom, ref_template=f"{_REF}{{name}}"
+        )
+        return schema, components
 
     def add(self, schema: dict[str, Any], components: Mapping[str, Any]) -> dict[str, Any]:
         """Add the definitions of ``schema``, and return it. Another definition of the same name gets another name."""
@@ -113,6 +129,43 @@ class Definitions:
         if is_pydantic(type):
             return _write_pydantic(pydantic_adapter(type), self)
         raise UnsupportedTypeError(type)
+
+
+def _replace_records(annotation: Any, made: dict[Any, Any]) -> Any:
+    """Return ``annotation`` with a ``TypedDict`` in place of each dataclass and Struct in it. It has the same schema, also
+    where a field has a default value that msgspec does not write, such as a path. A class that contains itself stays.
+
+    Args:
+        made: by class.
+    """
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return _parametrize(annotation, Annotated, [_replace_records(args[0], made), *args[1:]])
+    if args and origin not in _WITHOUT_TYPES:
+        replaced = [_replace_records(each, made) for each in args]
+        return _parametrize(annotation, Union if origin in _UNIONS else origin, replaced)
+    is_struct = isinstance(annotation, type) and issubclass(annotation, msgspec.Struct)
+    if not isinstance(annotation, type) or not (is_struct or dataclasses.is_dataclass(annotation)):
+        return annotation
+    if annotation in made:
+        return made[annotation]
+    made[annotation] = annotation
+    info: Any = msgspec.inspect.type_info(annotation)
+    if is_struct and (info.tag is not None or info.array_like or info.forbid_unknown_fields):
+        return annotation
+    hints, fields = typing.get_type_hints(annotation, include_extras=True), {}
+    for field in info.fields:
+        inner = _replace_records(hints[field.name], made)
+        with contextlib.suppress(TypeError, ValueError):  # a value that JSON cannot express is not shown
+            if field.default is not msgspec.NODEFAULT:
+                inner = Annotated[inner, msgspec.Meta(extra_json_schema={"default": _as_json(field.default)})]
+        fields[field.encode_name] = inner if field.required else typing.NotRequired[inner]
+    record: Any = typing.TypedDict(annotation.__name__, fields)  # type: ignore[misc]  # at run time
+    record.__module__, record.__qualname__ = annotation.__module__, annotation.__qualname__
+    if not (annotation.__doc__ or "").startswith(f"{annotation.__name__}("):  # dataclasses writes such a text itself
+        record.__doc__ = annotation.__doc__
+    made[annotation] = record
+    return record
 
 
 def _find_named_tuples(info: Any, seen: list[Any]) -> Iterator[Any]:
@@ -458,7 +511,7 @@ class Arguments:
             shown = describe_type(parameter.annotation)
             reason = read_text(error).partition("\n")[0]
             fix = "use types that JSON can express, such as str, int, list[str], a dataclass or a TypedDict"
-            if reason.startswith("Encoding objects of type"):  # msgspec writes no default value of other types
+            if reason.startswith(_UNWRITABLE_DEFAULT):
                 fix = "give the field with a default value of this type a default_factory in its place"
             report.add_error(name, f"the type '{excerpt(shown)}' has no JSON Schema ({excerpt(reason, 200)})", fix)
             return Any, {}

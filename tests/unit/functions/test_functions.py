@@ -1336,12 +1336,23 @@ class Search:
 
 @dataclasses.dataclass
 class Log:
+    """Where lines are written."""
+
     path: Path = Path("log.txt")
+    limit: Annotated[int, msgspec.Meta(ge=1)] = 10
+    parser: Any = object
+
+
+class Logs(msgspec.Struct, rename="camel"):
+    main_log: Log
+    others: list[Log | None] = []
+    folder: Path = Path("logs")
 
 
 @dataclasses.dataclass
-class LogOfFactory:
-    path: Path = dataclasses.field(default_factory=lambda: Path("log.txt"))
+class Folder:
+    path: Path = Path()
+    parent: Folder | None = None
 
 
 @pytest.mark.parametrize(
@@ -1363,8 +1374,8 @@ class LogOfFactory:
             "use types that JSON can express",
         ),
         (
-            Log,
-            "the type 'Log' has no JSON Schema (Encoding objects of type PosixPath is unsupported)",
+            Folder,
+            "the type 'Folder' has no JSON Schema (Encoding objects of type PosixPath is unsupported)",
             "give the field with a default value of this type a default_factory in its place",
         ),
     ],
@@ -1379,11 +1390,28 @@ def test_why_a_type_cannot_be_given_by_a_model(annotation: Any, problem: str, fi
     assert how.startswith(fix)
 
 
-def test_a_default_factory_in_place_of_a_default_value() -> None:
-    def write(log: LogOfFactory) -> None: ...
+def test_default_values_of_fields_that_msgspec_does_not_write() -> None:
+    def write(logs: Logs) -> None: ...
 
     assert problems(write) == []
-    assert arguments_of(write).convert("write", {"log": {}}) == ([], {"log": LogOfFactory()})
+    arguments = arguments_of(write)
+    assert arguments.schema["properties"]["logs"] == {"$ref": "#/$defs/Logs"}
+    assert arguments.schema["$defs"]["Log"] == {
+        "title": "Log",
+        "description": "Where lines are written.",
+        "type": "object",
+        "properties": {
+            "path": {"type": "string", "default": "log.txt"},
+            "limit": {"type": "integer", "minimum": 1, "default": 10},
+            "parser": {},
+        },
+        "required": [],
+    }
+    logs = arguments.schema["$defs"]["Logs"]
+    assert (list(logs["properties"]), logs["required"]) == (["folder", "mainLog", "others"], ["mainLog"])
+    assert logs["properties"]["folder"] == {"type": "string", "default": "logs"}
+    _, named = arguments.convert("write", {"logs": {"mainLog": {"path": "a"}, "others": [{"limit": 2}]}})
+    assert named == {"logs": Logs(Log(Path("a")), [Log(limit=2)])}
 
 
 def test_a_default_value_in_the_style_of_pydantic() -> None:
