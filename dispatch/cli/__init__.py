@@ -34,9 +34,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"dispatch: the command line requires the package '{missing.name}': {command}\n")
         return EXIT_USAGE
     except KeyboardInterrupt:
+        _end_at_interrupt(arguments)
         sys.stderr.write("Interrupted.\n")
         return 130
     finally:
-        if arguments is None:
-            # The process ends: a further Ctrl-C would print a traceback of the interpreter, which waits for its threads.
+        _end_at_interrupt(arguments)
+
+
+def _end_at_interrupt(arguments: Sequence[str] | None) -> None:
+    """Let a further Ctrl-C end the process, which ends anyway: the interpreter would print a traceback while it waits for
+    its threads. A program that gives ``arguments`` goes on, and keeps its handler."""
+    if arguments is None:
+        with contextlib.suppress(KeyboardInterrupt):
             signal.signal(signal.SIGINT, signal.SIG_DFL)
