@@ -23,7 +23,7 @@ from dispatch.resilience.fleet import (
     Share,
     period_of,
 )
-from dispatch.resilience.rate_limit import BY_TOOL, LeakyBucket, RateLimiter, UserBuckets
+from dispatch.resilience.rate_limit import BY_TOOL, Bucket, LeakyBucket, RateLimiter, UserBuckets
 
 MIN_MEMORY_S, MAX_MEMORY_S, MEMORY_CALLS = 0.2, 3.0, 10.0
 """Seconds over which the demand is averaged, and the calls that are enough."""
@@ -183,23 +183,33 @@ class QuotaBucket:
 
 
 class FleetRateLimiter(RateLimiter):
-    """A rate limiter that counts the demand: ``counts`` of each limit that is shared. ``quota``: None: it has none."""
+    """A rate limiter that counts the demand: ``counts`` of each limit that is shared. ``quota``: None: it has none.
+    ``leased``: the bucket of the tool's rate, if that is shared."""
 
-    __slots__ = ("__weakref__", "counts", "quota")
+    __slots__ = ("__weakref__", "counts", "leased", "quota")
 
     counts: tuple[dict[str, float], ...]
     quota: QuotaBucket | None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.leased: FleetBucket | None = None
 
     def admit(self, user: str, deadline: float, cost: float = 1.0) -> Any:
         for each in self.counts:
             each[user] = each.get(user, 0.0) + cost
         return super().admit(user, deadline, cost)
 
-    def _is_too_late(self, user: str, estimate: float, now: float, deadline: float) -> bool:
-        is_alone = self.quota is not None and self.quota.exhausted
-        if not is_alone and user not in self._queue._flows and user not in self._user_queues:
+    def _is_too_late(
+        self, user: str, own: Bucket | None, estimate: float, by: str, now: float, deadline: float
+    ) -> bool:
+        bucket = self.leased if by == BY_TOOL else own
+        is_shared = isinstance(bucket, FleetBucket) and bucket.share < 1.0
+        is_spent = self.quota is not None and self.quota.exhausted
+        waits = user in self._queue._flows or user in self._user_queues
+        if is_shared and not is_spent and not waits:
             estimate = min(estimate, LAG_S)  # one call of each user waits for what other processes do not use
-        return super()._is_too_late(user, estimate, now, deadline)
+        return super()._is_too_late(user, own, estimate, by, now, deadline)
 
     def _refuse(self, reason: str, retry_after: float | None, by: str = BY_TOOL) -> Rejection:
         quota = self.quota
@@ -256,6 +266,7 @@ class RateLease:
     def attach(self, limiter: FleetRateLimiter) -> None:
         """Admit the waiting calls of ``limiter`` when the lease grows."""
         self.limiter = limiter
+        limiter.leased = self.bucket
 
     def read(self, now: float, listed: Collection[str]) -> Iterator[tuple[str, Need, bool]]:
         """See :meth:`dispatch.resilience.fleet.Leases.read`."""

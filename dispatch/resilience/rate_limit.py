@@ -434,7 +434,7 @@ class RateLimiter:
         if (bucket is not None and cost > bucket.burst) or (own is not None and cost > own.burst):
             return self._refuse("too-large", None, BY_USER if own is not None and cost > own.burst else BY_TOOL)
         estimate, by = self._estimate(user, own, cost, now)
-        if self._is_too_late(user, estimate, now, deadline):
+        if self._is_too_late(user, own, estimate, by, now, deadline):
             return self._refuse("too-late", estimate, by)
         if not self._queue.reserve(user):
             return self._refuse("queue-full", estimate, by)
@@ -452,7 +452,9 @@ class RateLimiter:
                 self._place(user, now)
         return waiter
 
-    def _is_too_late(self, user: str, estimate: float, now: float, deadline: float) -> bool:
+    def _is_too_late(
+        self, user: str, own: Bucket | None, estimate: float, by: str, now: float, deadline: float
+    ) -> bool:
         """Return whether a call of ``user`` cannot be admitted within ``max_wait`` and before its deadline."""
         return estimate > self._max_wait + STEP_S or now + estimate >= deadline
 

@@ -75,6 +75,18 @@ async def test_dispatchers_that_call_seldom_use_a_limit_of_few_calls() -> None:
                 await asyncio.sleep(20)
 
 
+@pytest.mark.parametrize(("members", "scope"), [(1, "fleet"), (2, "process")])
+async def test_a_call_waits_for_no_others_where_there_are_none(members: int, scope: str) -> None:
+    async with lab() as stack:
+        policy = {"rate-limit": {"rate": "1/m", "scope": scope}, "quota": "50/day"}
+        dispatchers = [await stack.enter_async_context(connect(policy)) for _ in range(members)]
+        assert await dispatchers[0].call("work") == "done"
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(dispatch.ThrottledError):
+            await dispatchers[0].call("work")
+        assert asyncio.get_running_loop().time() == began
+
+
 async def test_places_of_a_bulkhead_are_shared() -> None:
     async with lab() as stack:
         policy = {"bulkhead": {"max-concurrent-calls": 10, "scope": "fleet"}}
