@@ -91,6 +91,7 @@ class ToolGuards:
         "_made_room_at",
         "_randomness",
         "_rate_limiter",
+        "_recovery",
         "_slots",
         "_usual_log",
         "answered",
@@ -158,6 +159,8 @@ class ToolGuards:
         self.check_at = 0.0
         self._made_room_at = self._counted_at = -inf
         self._usual_log: float | None = None
+        self._recovery = -inf, 0.0, False
+        """When it was last asked whether the tool has recovered, since which time, and the answer."""
         self.durations = LatencyHistogram(clock)
         self.usual = Quantile(self.durations, USUAL_QUANTILE, FEW)
         retry = policy.retry or DEFAULT_RETRY  # hedges are limited by the budget, too
@@ -322,8 +325,12 @@ class ToolGuards:
         usual, since = self.usual.value(now), (began + now) / 2
         if usual is None or self.pool is None or self.overtook <= began:
             return False
-        until = now - UNRESPONSIVE_FACTOR * usual
-        return since < until and not self.pool.has_requests(self.label, since, until)
+        asked_at, former, answer = self._recovery
+        if now >= asked_at + RESPONSE_CHECK_S or since < former:  # perf: of many that time out at once, one asks
+            until = now - UNRESPONSIVE_FACTOR * usual
+            answer = since < until and not self.pool.has_requests(self.label, since, until)
+            self._recovery = now, since, answer
+        return answer
 
     def makes_room(self, began: float, now: float) -> bool:
         """Return whether an overdue attempt ends for calls that wait for its place: none was admitted after it ``began``.
