@@ -336,7 +336,7 @@ class Bulkhead(Settings, frozen=True):
 
     A bare number means ``max_concurrent_calls``: ``"bulkhead": 16``. The queue is bounded by waiting time, not by a small
     count; its length (10,000) and its overload rule (CoDel, on a standing queue) are constants of
-    :mod:`dispatch.resilience.bulkhead`. Users who wait have one turn each.
+    :mod:`dispatch.resilience.bulkhead`. Waiting calls of different users are served in turn.
 
     Attributes:
         max_concurrent_calls: Calls of the tool in flight. Default 64: as many messages as one connection publishes without

@@ -65,7 +65,7 @@ class AsyncBulkhead:
         A permit that was granted to a caller that is cancelled in the same turn of the loop goes to the next waiter.
 
         Args:
-            user: on whose behalf: users who wait have a turn each.
+            user: on whose behalf: waiting calls of different users are served in turn.
             deadline: when the call ends, on the loop's clock.
             priority: one of the settings' priorities; None: the most urgent.
         """

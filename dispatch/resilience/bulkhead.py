@@ -17,9 +17,9 @@ from dispatch.policy import Bulkhead
 # Wait queue of a bulkhead: by priority, bounded, fair to users, FIFO in a burst and LIFO under overload (adaptive LIFO).
 # Sans-I/O.
 #
-# Within a priority, users have one turn each (J. Nagle, RFC 970), and a full queue drops from the longest line, as far as it
-# is known without a search (B. Suter et al. 1999, "approximated longest queue drop"): whoever sends any number of calls at
-# once waits for them, and nobody else does. Within a line:
+# Within a priority, the users' waiting calls (a line for each user) are served round-robin (J. Nagle, RFC 970), and a full
+# queue drops from the longest line, as far as it is known without a search (B. Suter et al. 1999, "approximated longest
+# queue drop"): many calls of one user delay only the calls of that user. Within a line:
 #
 # A burst drains: however long its queue is, fewer calls arrive than are served. A standing queue does not: calls arrive
 # faster than they are served, over several rounds of all permits. The longest waiting call is then the least likely to have
@@ -99,7 +99,7 @@ class LoadTrend:
         self.arrived = self.served = 0
 
 
-class _Class(Generic[W]):
+class _Priority(Generic[W]):
     """The waiters of one priority.
 
     Attributes:
@@ -162,7 +162,7 @@ class WaitQueue(Generic[W]):
 
     def __init__(self, ranks: int, capacity: int) -> None:
         self.capacity = capacity
-        self._ranks: tuple[_Class[W], ...] = tuple(_Class() for _ in range(ranks))
+        self._ranks: tuple[_Priority[W], ...] = tuple(_Priority() for _ in range(ranks))
         self.length = 0
         self.trend = LoadTrend(0.0)
         self._serial = 0
@@ -228,7 +228,7 @@ class WaitQueue(Generic[W]):
     def displace(self, rank: int, user: str = "") -> W | None:
         """Remove and return the waiter that a newcomer of ``rank`` and ``user`` displaces: the last of the longest line of a
         less urgent priority; within its own, of a line that is longer than the newcomer's will be, or under overload the
-        oldest. None: it displaces nobody."""
+        oldest. None: there is no such waiter."""
         newest = self.is_overloaded
         for least in range(len(self._ranks) - 1, rank - 1, -1):
             own = self._ranks[least]
@@ -583,7 +583,7 @@ class BulkheadGuard:
 
         Args:
             decide: called with the permit or a rejection when the wait ends, except by :meth:`cancel_wait`.
-            user: on whose behalf: users who wait have a turn each.
+            user: on whose behalf: waiting calls of different users are served in turn.
             deadline: when the call ends, on the guard's clock.
             priority: one of the settings' priorities; None: the most urgent. One that a reload has removed is the least
                 urgent.

@@ -120,7 +120,7 @@ class BulkheadMachine(RuleBasedStateMachine):
         rank = self._rank(caller)
         if (rank, caller.user) not in self.turns:
             self.turns.append((rank, caller.user))
-        if len(self._of(rank, caller.user)) >= len(self._of(rank, self.longest.get(rank, "nobody"))):
+        if len(self._of(rank, caller.user)) >= len(self._of(rank, self.longest.get(rank, "no user"))):
             self.longest[rank] = caller.user
 
     def _leave(self, caller: Caller) -> None:
@@ -129,7 +129,7 @@ class BulkheadMachine(RuleBasedStateMachine):
             self.turns.remove((self._rank(caller), caller.user))
 
     def _displaced(self, caller: Caller) -> Caller | None:
-        """Who makes room in a full queue; None: nobody does."""
+        """Return the caller that a newcomer displaces from a full queue; None: there is none."""
         rank = self._rank(caller)
         least = max((self._rank(each) for each in self.line), default=-1)
         if least < rank:
