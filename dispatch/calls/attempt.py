@@ -915,7 +915,7 @@ class Attempts:
             # Timeouts are among the usual durations, which are up to GROWTH too long.
             usual = guards.usual.value(ended)
             is_usual = outcome is _TIMEOUT if usual is None else took * GROWTH >= usual
-            attempt.is_impatient = outcome is _TIMEOUT and not is_usual
+            attempt.is_impatient = outcome is _TIMEOUT and not is_usual and guards.is_impatient(took)
         if outcome is _SUCCESS or outcome is _TOOL_ERROR:
             attempt.record_answer(ended)
         else:

@@ -319,6 +319,13 @@ class ToolGuards:
             usual = self.bulkhead.guard.answer_s
         return inf if usual is None else max(UNRESPONSIVE_S, UNRESPONSIVE_FACTOR * usual)
 
+    def is_impatient(self, took: float) -> bool:
+        """Whether an attempt that timed out after ``took`` seconds, sooner than is usual, says nothing about its instance:
+        answers that take as long are not rare. Of few durations the usual one is the longest, perhaps that of a cold start:
+        the median decides."""
+        median = self.durations.quantile(0.5, FEW)
+        return median is None or took < UNRESPONSIVE_FACTOR * median
+
     def has_recovered(self, began: float, now: float) -> bool:
         """Return whether the tool works again after calls that ``began`` then and time out now: it has answered a later one,
         and of those from the second half of that time none waits for much longer than is usual."""

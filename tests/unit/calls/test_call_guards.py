@@ -886,6 +886,29 @@ async def test_strategies_that_measure_do_not_take_an_instance_that_fails_at_onc
         assert outcomes[Outcome.TOOL_ERROR] <= 0.7 * 800
 
 
+async def test_an_instance_that_hangs_is_ejected_although_the_first_calls_were_slow() -> None:
+    """Calls that end before the longest of a few durations wait long enough to tell that it hangs."""
+    cold, hanging = 2, False
+
+    async def work(name: str) -> str:
+        nonlocal cold
+        cold -= 1
+        await asyncio.sleep(0.4 if cold >= 0 else 3_600 if hanging and name == "first" else 0.01)
+        return name
+
+    async with (
+        serving(lambda _: work("first"), instance="first"),
+        serving(lambda _: work("second"), instance="second"),
+        dispatching(tools(policy={"retry": 1, "breaker": None})) as dispatcher,
+    ):
+        for _ in range(10):
+            await dispatcher.call("work")
+        hanging = True
+        outcomes = [(await dispatcher.execute("work", timeout=0.2)).outcome for _ in range(30)]
+        assert outcomes.count(Outcome.TIMEOUT) <= 6
+        assert set(outcomes[-10:]) == {Outcome.SUCCESS}
+
+
 async def test_an_instance_that_fails_at_once_does_not_get_the_calls_of_the_others() -> None:
     """It is no fast one beside which they are slow."""
     failing = False
