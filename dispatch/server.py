@@ -24,6 +24,7 @@ from dispatch.admin import ADMIN_LABEL, Admin, read_admin
 from dispatch.announcements.messages import Announce, DescriptorParts
 from dispatch.catalog.catalog import load_items
 from dispatch.catalog.items import Item
+from dispatch.documents import MAX_NAME_CHARS
 from dispatch.errors import TransportError
 from dispatch.functions.served import Descriptors, ServedFunctions
 from dispatch.functions.sources import ToolPackage
@@ -350,6 +351,9 @@ class ToolServer:
         self.request_queue = request_queue
         self.response_queue = response_queue
         self.service = service or request_queue.rpartition("/")[2]
+        self.service_id = self.service
+        """The id of the service's descriptor: its name in metrics and traces. Without one it is that by which the first
+        dispatcher calls the service in a session, and ``service`` until then."""
         self.instance = instance or f"{self.service}-{os.urandom(4).hex()}"
         self.incarnation = os.urandom(8).hex()
         """The random name of this run of the instance; requests for another incarnation are refused."""
@@ -364,11 +368,13 @@ class ToolServer:
         if functions is None:
             self._invoke = read_invoke(implementation, self._threads.run)
             self._given = check_descriptors(self._described, descriptor, tools)
+            self.service_id = self._given.service["id"]
         elif tools or descriptor:
             raise TypeError("the descriptors of functions are generated. Fix: leave out tools and descriptor.")
         else:
             self._functions = ServedFunctions(given, self._described, self._threads)
             self._invoke = self._functions.invoke
+        self._has_id = self._given is None or "id" in descriptor or bool(self._given.tools)
         self.max_queue = max_queue
         self._reply_namespaces = tuple(reply_namespaces)
         self.drain_timeout = drain_timeout
@@ -409,11 +415,6 @@ class ToolServer:
             return self._functions.descriptors
         assert self._given is not None  # one of both is there
         return self._given
-
-    @property
-    def service_id(self) -> str:
-        """The id of the service's descriptor: its name in metrics and traces."""
-        return str(self.descriptors.service["id"])
 
     def on_descriptors_changed(self, listener: Callable[[Descriptors], object]) -> Callable[[], None]:
         """Call ``listener`` with :attr:`descriptors` whenever :meth:`replace_functions` has changed them. It must not block;
@@ -589,6 +590,13 @@ class ToolServer:
         if self._descriptor_announcer is not None:
             await self._descriptor_announcer.start()
 
+    def _learn_id(self, service: str) -> None:
+        """Have the id by which a dispatcher calls the service, unless it has one."""
+        if not self._has_id and 0 < len(service) <= MAX_NAME_CHARS and service.isprintable():
+            self._has_id = True
+            self.service_id = service
+            self._observer.rename(service)
+
     def _create_descriptor_announcer(self, settings: Announce) -> DescriptorAnnouncer:
         if self.admin_url is not None:
             settings = msgspec.structs.replace(settings, labels={**settings.labels, ADMIN_LABEL: self.admin_url})
@@ -627,6 +635,7 @@ class ToolServer:
             instance=self.instance,
             incarnation=self.incarnation,
             may_reply_to=ReplyPermission(self.response_queue, self._reply_namespaces),
+            on_named=self._learn_id,
             max_payload_bytes=self.max_payload_bytes,
             now=now,
         )

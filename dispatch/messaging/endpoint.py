@@ -832,9 +832,9 @@ class Endpoint:
 
     # -- sending ------------------------------------------------------------------------------------------------
 
-    async def connect(self, inbox: str) -> CallerSession:
-        """Open a session with the process that consumes ``inbox``: its publisher, then HELLO. The event ``SessionOpened``
-        or ``SessionClosed`` follows.
+    async def connect(self, inbox: str, service: str = "") -> CallerSession:
+        """Open a session with the process that consumes ``inbox``, of the service of this id: its publisher, then HELLO. The
+        event ``SessionOpened`` or ``SessionClosed`` follows.
 
         Raises:
             TransportError: the publisher cannot be opened, or the endpoint is closed.
@@ -842,7 +842,7 @@ class Endpoint:
         await self.publishers.open(inbox)
         if self._is_closed:
             raise closed()
-        session = self.table.connect(inbox, self._clock())
+        session = self.table.connect(inbox, self._clock(), service)
         self._update_known()
         self._schedule_flush()
         return session

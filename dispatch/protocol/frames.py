@@ -116,6 +116,7 @@ class Hello(_Frame, tag=HELLO):
         inboxes: topics for the callee's packets, one for each path.
         data_window: see :class:`Window`.
         stream_window: see :class:`Credit`; absent from callers without that feature.
+        service: id of the service's descriptor at the caller, for the callee's metrics; may be absent.
     """
 
     versions: list[int]
@@ -127,6 +128,7 @@ class Hello(_Frame, tag=HELLO):
     inboxes: list[str]
     data_window: int
     stream_window: int = 0
+    service: str = ""
 
 
 class Accept(_Frame, tag=ACCEPT):

@@ -532,6 +532,7 @@ class CallerSession(Session):
         name, incarnation, secret: of this process.
         inboxes: own, one for each path.
         peer_inbox: of the callee.
+        service: its id.
 
     Attributes:
         waiting: requests without a final event, by their numbers.
@@ -551,6 +552,7 @@ class CallerSession(Session):
         secret: str,
         inboxes: Sequence[str],
         peer_inbox: str,
+        service: str = "",
     ) -> None:
         super().__init__(id, settings, receive_window, now, [peer_inbox])
         self.waiting: dict[int, OutgoingRequest] = {}
@@ -559,6 +561,7 @@ class CallerSession(Session):
         self._incarnation = incarnation
         self._secret = secret
         self._inboxes = list(inboxes)
+        self._service = service
         self.next_number = 0
         self._earliest = math.inf  # no request has an earlier deadline
         self._pinged_at = self._hello_at = now
@@ -580,7 +583,7 @@ class CallerSession(Session):
         self._hello_interval = min(2 * self._hello_interval, 2 * settings.max_probe_interval)
         windows = settings.data_window, settings.stream_window
         about = self._name, self._incarnation, self.id, self._secret, self._inboxes
-        hello = (frames.HELLO, [frames.VERSION], frames.FEATURES, *about, *windows)
+        hello = (frames.HELLO, [frames.VERSION], frames.FEATURES, *about, *windows, self._service)
         return [
             (0, self._sender.encode(0, frames.UNNUMBERED, now, 0, [hello]))
         ]  # to HELLO_ADDRESS: there is no other yet
@@ -926,6 +929,7 @@ class CalleeSession(Session):
 
     Attributes:
         nonce: as given.
+        service: id that the caller calls by.
         running: requests without a complete reply, by their numbers: the index of the next chunk.
         is_draining: further requests are refused.
     """
@@ -942,6 +946,7 @@ class CalleeSession(Session):
         address = frames.derive_address(hello.secret, hello.id, nonce)
         super().__init__(address, settings, receive_window, now, hello.inboxes)
         self.nonce = nonce
+        self.service = hello.service
         self._sender.peer_address = hello.id
         self.peer_name, self.peer_incarnation = hello.name, hello.incarnation
         self._secret = hello.secret

@@ -18,6 +18,10 @@ def _refuse_inbox(_inbox: str, _secret: str) -> bool:
     return False
 
 
+def _ignore_name(_service: str) -> None:
+    pass
+
+
 class SessionTable:
     """The sessions of one process.
 
@@ -29,6 +33,7 @@ class SessionTable:
         secret: proves to callees that the inboxes are this caller's; never sent towards other callers.
         may_reply_to: called with an inbox and a secret: whether packets may be sent there, and the inbox belongs to the
             holder of the secret. Default: never, for a process that is a caller only.
+        on_named: called with what a caller that has opened a session calls this service; ``""``: it says nothing.
         settings: constants.
         max_message_bytes: returns the size of the largest packet that new sessions may send; None: any.
 
@@ -51,6 +56,7 @@ class SessionTable:
         random_bytes: Callable[[int], bytes],
         secret: str = "",
         may_reply_to: Callable[[str, str], bool] = _refuse_inbox,
+        on_named: Callable[[str], None] = _ignore_name,
         settings: Settings = DEFAULT_SETTINGS,
         max_message_bytes: Callable[[], int] | None = None,
     ) -> None:
@@ -70,6 +76,7 @@ class SessionTable:
         self._random_bytes = random_bytes
         self._secret = secret
         self._may_reply_to = may_reply_to
+        self._on_named = on_named
         self._settings = settings
         self._max_message_bytes = max_message_bytes
         self._half_open: dict[tuple[int, str], CalleeSession] = {}
@@ -77,8 +84,9 @@ class SessionTable:
         self._by_inbox: dict[str, CalleeSession] = {}
         """Open callee sessions by the first inbox of their callers."""
 
-    def connect(self, inbox: str, now: float) -> CallerSession:
-        """Open a session with the process that consumes ``inbox``. ``SessionOpened`` or ``SessionClosed`` follows."""
+    def connect(self, inbox: str, now: float, service: str = "") -> CallerSession:
+        """Open a session with the process that consumes ``inbox``, of the service of this id. ``SessionOpened`` or
+        ``SessionClosed`` follows."""
         session = CallerSession(
             frames.create_address(self._random_bytes(8)),
             self._session_settings(),
@@ -89,6 +97,7 @@ class SessionTable:
             secret=self._secret,
             inboxes=self.inboxes,
             peer_inbox=inbox,
+            service=service,
         )
         self._add(session)
         return session
@@ -238,6 +247,7 @@ class SessionTable:
         if former is not None:
             ended.append((former, self.end(former, now, Failure.REPLACED)))
         self._by_inbox[inbox] = session
+        self._on_named(session.service)
         events = session.receive(packet, now)
         if session.is_closed:
             self.forget(session)

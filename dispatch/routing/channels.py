@@ -192,9 +192,9 @@ class Channels:
             if queue == request_queue:
                 channel.instances.share(shares)
 
-    async def open(self, request_queue: str, response_queue: str) -> Channel:
-        """Return the channel over these topics, opened if necessary. Concurrent callers share one opening, which the
-        cancellation of one of them does not cancel.
+    async def open(self, request_queue: str, response_queue: str, service: str = "") -> Channel:
+        """Return the channel over these topics, opened if necessary for the service of this id. Concurrent callers share one
+        opening, which the cancellation of one of them does not cancel.
 
         Raises:
             TransportError: the broker is out of reach, or refuses.
@@ -205,7 +205,7 @@ class Channels:
             return channel
         opening = self._opening.get(key)
         if opening is None:
-            opening = self._opening[key] = asyncio.create_task(self._make(*key))
+            opening = self._opening[key] = asyncio.create_task(self._make(*key, service))
             opening.add_done_callback(lambda _: self._opening.pop(key, None))
             opening.add_done_callback(retrieve_error)
         try:
@@ -217,7 +217,7 @@ class Channels:
                 raise closed() from None
             raise
 
-    async def _make(self, request_queue: str, response_queue: str) -> TopicChannel:
+    async def _make(self, request_queue: str, response_queue: str, service: str) -> TopicChannel:
         key = request_queue, response_queue
         reply_to = reply_topic(response_queue, self._address)
         keeps_requests, keeps_replies = (TopicName.parse(name).persistent for name in key)
@@ -233,7 +233,9 @@ class Channels:
             pace = Pace(burst=math.inf) if keeps_requests else None
             publisher = PacedPublisher(publisher, pace, replies.window)
         exchange = self._exchange
-        channel = TopicChannel(request_queue, publisher, reply_to, endpoint, exchange, self._transport, exchange.now())
+        channel = TopicChannel(
+            request_queue, publisher, reply_to, endpoint, exchange, self._transport, exchange.now(), service
+        )
         channel.instances.share(self._shares.get(request_queue, {}))
         channel.topic = topic
         channel.discovery = self.discovery

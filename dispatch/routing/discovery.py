@@ -76,6 +76,7 @@ class Handshake(msgspec.Struct, eq=False):
     Attributes:
         name: announced, of the instance.
         request_queue: that it serves.
+        service: id of the service.
         endpoint: opens the session.
         began: on the loop's clock.
         opening: opens the publisher and sends HELLO.
@@ -84,6 +85,7 @@ class Handshake(msgspec.Struct, eq=False):
 
     name: str
     request_queue: str
+    service: str
     endpoint: Endpoint
     began: float
     opening: asyncio.Task[None] | None = None
@@ -240,14 +242,14 @@ class Discovery:
             if now - oldest.began < EVICTABLE_AFTER_S:
                 return  # the instance announces itself again
             self._give_up(oldest_key)
-        handshake = Handshake(name, channel.request_queue, endpoint, now)
+        handshake = Handshake(name, channel.request_queue, channel.service, endpoint, now)
         self._handshakes[key] = handshake
         handshake.opening = asyncio.create_task(self._open_session(key, handshake))
         handshake.opening.add_done_callback(retrieve_error)
 
     async def _open_session(self, key: tuple[Endpoint, str], handshake: Handshake) -> None:
         try:
-            handshake.session = await handshake.endpoint.connect(key[1])
+            handshake.session = await handshake.endpoint.connect(key[1], handshake.service)
             await asyncio.sleep(HANDSHAKE_S)
         except TransportError:
             pass

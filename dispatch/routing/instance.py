@@ -499,6 +499,7 @@ class TopicChannel(Channel):
             have the plain exchange only.
         exchange: the plain exchange.
         connection: with the broker.
+        service: id of the service that the channel was opened for.
 
     Attributes:
         topic: the publisher to the request topic itself, which knows why it cannot be opened; None: not known.
@@ -531,6 +532,7 @@ class TopicChannel(Channel):
         "publisher",
         "replied_at",
         "reply_topic",
+        "service",
         "spreads_until",
         "timers",
         "topic",
@@ -547,8 +549,10 @@ class TopicChannel(Channel):
         exchange: Correlator,
         connection: Connection = IN_PROCESS,
         asked_since: float = -math.inf,
+        service: str = "",
     ) -> None:
         super().__init__(Instances[SessionInstance](), request_queue, connection)
+        self.service = service
         self.topics = (request_queue, reply_topic)
         self.shared = SharedTopic(request_queue, publisher, reply_topic, exchange)
         self.publisher = publisher

@@ -727,7 +727,7 @@ class PoolRegistry:
             try:
                 async with asyncio.timeout_at(deadline):
                     opened = await asyncio.gather(
-                        *(self._channels.open(*settings.topics) for settings in missing.values()),
+                        *(self._channels.open(*settings.topics, service) for settings in missing.values()),
                         return_exceptions=True,
                     )
             except TimeoutError:
@@ -893,7 +893,7 @@ class PoolRegistry:
 
     async def _open_missing(self, entry: _Entry, name: str, topics: Topics) -> None:
         with contextlib.suppress(TransportError):  # next time
-            self._add_channels(entry, {name: (topics, await self._channels.open(*topics))})
+            self._add_channels(entry, {name: (topics, await self._channels.open(*topics, entry.key.service))})
 
     # -- another catalogue --------------------------------------------------------------------------------------
 

@@ -129,6 +129,7 @@ class SessionRequests:
         instance: the instance's id.
         incarnation: the random name of this run of it.
         may_reply_to: whether a topic may be answered, and belongs to the holder of a secret.
+        on_named: see :class:`~dispatch.protocol.table.SessionTable`.
         max_payload_bytes: of a request, and of a reply.
         now: the loop's clock.
 
@@ -146,6 +147,7 @@ class SessionRequests:
         instance: str,
         incarnation: str,
         may_reply_to: Callable[[str, str], bool],
+        on_named: Callable[[str], None],
         max_payload_bytes: int,
         now: Callable[[], float],
     ) -> None:
@@ -156,6 +158,7 @@ class SessionRequests:
             [inbox],
             random_bytes=os.urandom,
             may_reply_to=may_reply_to,
+            on_named=on_named,
             settings=msgspec.structs.replace(DEFAULT_SETTINGS, max_payload_bytes=max_payload_bytes),
             max_message_bytes=lambda: transport.max_message_bytes,
         )

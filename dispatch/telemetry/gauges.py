@@ -561,6 +561,15 @@ class ServerCollector(exposition.PerRegistry, Collector):
             label = self._label(service)
         return {result: self._durations.labels(label, result) for result in RESULTS}
 
+    def drop_unused(self, service: str) -> None:
+        """Remove the series of ``service`` if no server has that id, and none has run a tool."""
+        with self._lock:
+            if service not in self._labelled or any(each.service_id == service for each in self._servers):
+                return
+            if not any(self._durations.labels(service, result).value for result in RESULTS):
+                self._labelled.discard(service)
+                self._durations.remove_by_labels({"service": service})
+
     def add(self, server: ObservedServer) -> None:
         """Read ``server`` at each scrape, until :meth:`remove`."""
         with self._lock:

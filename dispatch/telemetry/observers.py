@@ -407,7 +407,7 @@ class ServerNames(msgspec.Struct, frozen=True):
     """The names of a tool server in metrics and traces.
 
     Attributes:
-        service: name of the service.
+        service: id of the service.
         instance: id of the instance.
         topic: the request topic.
         replies: template of the callers' reply topics.
@@ -425,10 +425,7 @@ class ObservedServer(Protocol):
     """A tool server as a scrape reads it, on any thread."""
 
     refused: dict[str, int]
-
-    @property
-    def service_id(self) -> str:
-        """The id of the service's descriptor."""
+    service_id: str
 
     @property
     def running(self) -> int:
@@ -495,6 +492,9 @@ class ServerObserver:
 
     def attach(self, server: ObservedServer) -> None:
         """Read the counts and gauges of ``server`` at each scrape."""
+
+    def rename(self, service: str) -> None:
+        """From now on the server has the id ``service``."""
 
     def start_request(self, request: ObservedRequest, now: float) -> ServedRequestObserver:
         """Begin to observe a request in the task that runs it: the request's trace context becomes the task's.

@@ -599,9 +599,18 @@ class TelemetryServerObserver(observers.ServerObserver):
         self._sessions = SessionCollector.of(registry_of(settings)) if settings.metrics else None
         self._server: observers.ObservedServer | None = None
         self._requests: observers.ServedRequestObserver = observers.NULL_SERVED_REQUEST
+        self._service = names.service
         if self._collector is not None:
             self._requests = ServedRequestMetrics(self._collector.durations(names.service))
         self._tracing = ServiceTracing(settings, names) if settings.traces != "off" else None
+
+    def rename(self, service: str) -> None:
+        former, self._service = self._service, service
+        if self._collector is not None:
+            self._requests = ServedRequestMetrics(self._collector.durations(service))
+            self._collector.drop_unused(former)
+        if self._tracing is not None:
+            self._tracing.rename(service)
 
     def attach(self, server: observers.ObservedServer) -> None:
         if self._collector is not None:

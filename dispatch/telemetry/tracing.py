@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+import msgspec
 from opentelemetry import trace
 from opentelemetry.context import Context, attach, get_current
 from opentelemetry.trace import (
@@ -533,6 +534,10 @@ class ServiceTracing:
         self._names = names
         self._tracer: Tracer | None = None
         self._tracer_check_at = float("-inf")
+
+    def rename(self, service: str) -> None:
+        """From now on the service has the id ``service``."""
+        self._names = msgspec.structs.replace(self._names, service=service)
 
     def start_request(
         self, request: observers.ObservedRequest, now: float, inner: observers.ServedRequestObserver

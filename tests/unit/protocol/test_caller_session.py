@@ -347,7 +347,7 @@ def test_hello_has_what_the_callee_needs() -> None:
     decoded = decode_packet(packet)
     assert (path, decoded.path, decoded.to, decoded.number, decoded.flags) == (0, 0, 0, -1, 0)
     about = (DISPATCHER, "d1", pair.caller.id, "s", [DISPATCHER])
-    assert decoded.frames == [Hello([VERSION], STREAM_CREDIT, *about, 16_000_000, 2_000_000)]
+    assert decoded.frames == [Hello([VERSION], STREAM_CREDIT, *about, 16_000_000, 2_000_000, "")]
 
 
 def test_an_instance_that_does_not_answer_hello_is_given_up() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -138,6 +139,22 @@ def test_a_process_without_a_secret_names_none() -> None:
     (frame,) = decode_packet(data).frames
     assert isinstance(frame, Hello)
     assert frame.secret == ""
+
+
+def test_a_callee_learns_its_id_when_a_session_is_open() -> None:
+    """HELLO alone proves nothing. Callers of former versions say no id, and further elements are ignored."""
+    pair, names = Pair(), list[str]()
+    settings: dict[str, Any] = {"random_bytes": random.Random(2).randbytes, "may_reply_to": lambda *_: True}
+    table = pair.tables[INSTANCE] = SessionTable(INSTANCE, "i1", [INSTANCE], on_named=names.append, **settings)
+    caller = pair.tables[DISPATCHER].connect(INSTANCE, pair.now, "joke-service")
+    for _, data in caller.packets_to_send(pair.now):
+        table.receive_packet(data, pair.now)
+    assert names == []
+    pair.exchange()
+    assert sorted(names) == ["", "joke-service"]
+    receive(pair, INSTANCE, hello(pair, id=78, stream_window=1, service="s", later=1))
+    receive(pair, INSTANCE, hello(pair, id=79))
+    assert [each.service for each in table.sessions.values() if isinstance(each, CalleeSession)][-2:] == ["s", ""]
 
 
 def test_a_new_session_of_a_caller_replaces_the_older_one() -> None:

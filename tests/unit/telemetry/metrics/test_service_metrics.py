@@ -5,6 +5,7 @@ Metrics of sessions are what the sessions count, on both sides; their counters n
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -144,6 +145,7 @@ async def test_services_beyond_the_limit_share_series(
     assert services == {"service-0", "service-1", "_OTHER"}
 
 
+@pytest.mark.parametrize("options", [{}, {"descriptor": {"id": "joke-service"}}], ids=["learned", "given"])
 @pytest.mark.parametrize(
     ("requests", "responses"),
     [
@@ -152,17 +154,16 @@ async def test_services_beyond_the_limit_share_series(
     ],
 )
 async def test_dispatcher_and_service_give_a_service_one_name(
-    registry: CollectorRegistry, requests: str, responses: str
+    registry: CollectorRegistry, requests: str, responses: str, options: dict[str, Any]
 ) -> None:
+    """A service that reads no descriptor learns its id from its callers, before their first request."""
     tools = Catalog.of(
         [{"id": "joke-service", "request-queue": requests, "response-queue": responses}],
         [{"type": "tool-service", "name": "tell-joke", "description": "Tells a joke.", "service": "joke-service"}],
     )
     telemetry = Telemetry(registry=registry)
     topics = {"request_queue": requests, "response_queue": responses}
-    server = ToolServer(
-        *(Service(work), BROKER), **topics, instance="one", telemetry=telemetry, descriptor={"id": "joke-service"}
-    )
+    server = ToolServer(*(Service(work), BROKER), **topics, instance="one", telemetry=telemetry, **options)
     async with server, Dispatcher(MemoryTransport(BROKER), tools, telemetry=telemetry) as dispatcher:
         await dispatcher.call("tell-joke")
         (instance,) = dispatcher.instances("joke-service")
@@ -175,6 +176,53 @@ async def test_dispatcher_and_service_give_a_service_one_name(
             if "service" in sample.labels
         }
     assert found == {(True, "joke-service"), (False, "joke-service"), (False, "_OTHER")}
+
+
+async def test_a_service_keeps_the_id_that_it_has(registry: CollectorRegistry) -> None:
+    def calling_it(id: str) -> Dispatcher:
+        tool = {"type": "tool-service", "name": "work", "description": "Does work.", "service": id}
+        tools = Catalog.of([{"id": id, "request-queue": REQUESTS, "response-queue": RESPONSES}], [tool])
+        return Dispatcher(MemoryTransport(BROKER), tools, telemetry=SILENT)
+
+    async with server(Service(work), registry) as served:
+        assert served.service_id == "lab", "no dispatcher has called it"
+        for id in ("first", "second"):
+            async with calling_it(id) as dispatcher:
+                await dispatcher.call("work")
+            assert served.service_id == "first"
+        assert served.service == "lab"
+    found = values(registry)
+    assert found["dispatch_service_requests_total{first}"] == 2
+    assert found["dispatch_service_duration_seconds_count{ok,first}"] == 2
+    async with server(Service(work), registry, descriptor={"id": "own"}) as served, calling_it("second") as dispatcher:
+        await dispatcher.call("work")
+        assert served.service_id == "own"
+
+
+def _request() -> Any:
+    return SimpleNamespace(id="1", headers={}, reply_topic=RESPONSES)
+
+
+async def test_counts_from_before_a_service_knew_its_id_stay(registry: CollectorRegistry) -> None:
+    """A client without sessions has called it before."""
+    other = server(Service(work), registry, instance="other")
+    async with server(Service(work), registry, instance="one") as served, other:
+        served._observer.start_request(_request(), 0.0).on_tool_end("ok", 0.1)
+        for each in (served, other):
+            each._learn_id("joke-service")
+        served._observer.start_request(_request(), 0.0).on_tool_end("ok", 0.1)
+        found = values(registry)
+    assert found["dispatch_service_duration_seconds_count{lab,ok}"] == 1
+    assert found["dispatch_service_duration_seconds_count{ok,joke-service}"] == 1
+    assert found["dispatch_service_running{joke-service}"] == 0
+    assert "dispatch_service_running{lab}" not in found
+
+
+@pytest.mark.parametrize("name", ["", "x" * 257, "two\nlines"])
+async def test_what_cannot_be_an_id_names_no_service(registry: CollectorRegistry, name: str) -> None:
+    async with server(Service(work), registry) as served:
+        served._learn_id(name)
+        assert served.service_id == "lab"
 
 
 ROLES = ("caller", "callee")
