@@ -131,7 +131,10 @@ class Admission(msgspec.Struct, eq=False):
                     answer = breaker.admit(now)
                 if type(answer) is Rejection:
                     return answer
-            self._breaker = answer  # type: ignore[assignment] # a permit
+            permit: BreakerPermit = answer  # type: ignore[assignment] # it is no rejection
+            if permit.probe and (rejection := self._cede(permit, deadline, now)) is not None:
+                return rejection
+            self._breaker = permit
         rates = guards.rates
         if rates is not None:
             may = rates.admit(user, deadline)
@@ -182,8 +185,15 @@ class Admission(msgspec.Struct, eq=False):
             answer = breaker.admit()
             if isinstance(answer, Rejection):
                 return answer
+            if answer.probe and (rejection := self._cede(answer, deadline, guards.clock())) is not None:
+                return rejection
             self._breaker = answer
         return None
+
+    def _cede(self, permit: BreakerPermit, deadline: float, now: float) -> Rejection | None:
+        """Leave the half-open permits but one to calls that wait as long as the tool usually takes."""
+        answer_s = self._guards.answer_s(now)
+        return permit.cede() if answer_s is not None and deadline - now < answer_s else None
 
     def release(self) -> None:
         """Return the permits before anything was sent, so that they can be acquired again."""
@@ -913,7 +923,7 @@ class Attempts:
         if not is_usual:
             # An error at once says nothing about the duration of an answer, nor does a timeout before the usual one.
             # Timeouts are among the usual durations, which are up to GROWTH too long.
-            usual = guards.usual.value(ended)
+            usual = guards.answer_s(ended)
             is_usual = outcome is _TIMEOUT if usual is None else took * GROWTH >= usual
             attempt.is_impatient = outcome is _TIMEOUT and not is_usual and guards.is_impatient(took)
         if outcome is _SUCCESS or outcome is _TOOL_ERROR:

@@ -19,7 +19,7 @@ from dispatch.calls.resolution import ResolvedTool, meter_label
 from dispatch.policy import DEFAULT_RETRY, Policy, RateLimit, parse_quota
 from dispatch.resilience.aio import AsyncBulkhead, AsyncRateLimiter, user_buckets
 from dispatch.resilience.breaker import CircuitBreaker, State
-from dispatch.resilience.durations import FEW, LatencyHistogram, Quantile
+from dispatch.resilience.durations import AGE_S, FEW, LatencyHistogram, Quantile
 from dispatch.resilience.fleet import Fleet
 from dispatch.resilience.leases import FleetRateLimiter, QuotaLease, RateLease, SlotsLease, UserLeases
 from dispatch.resilience.rate_limit import Bucket, CombinedBucket, LeakyBucket, RateLimiter, UserBuckets
@@ -42,6 +42,8 @@ UNRESPONSIVE_FACTOR = 3.0
 """Multiple of the usual duration after which a call may be at an instance that hangs; not before :data:`UNRESPONSIVE_S`."""
 RESPONSE_CHECK_S = 0.1
 """Seconds between two searches for an instance that hangs: each reads the requests in flight."""
+LEAST_MEDIAN = 3
+"""Durations from which their median tells a cold start from the others."""
 USUAL_OF = 64
 """Answers over which the usual duration of a tool is averaged, as the base of comparisons between instances."""
 LEAST_DURATION_S = 1e-4
@@ -319,11 +321,18 @@ class ToolGuards:
             usual = self.bulkhead.guard.answer_s
         return inf if usual is None else max(UNRESPONSIVE_S, UNRESPONSIVE_FACTOR * usual)
 
+    def answer_s(self, now: float) -> float | None:
+        """Seconds within which the tool usually answers: the usual duration, of which timeouts are a part, but not less than
+        that of recent answers alone. None: it is not known."""
+        usual, guard = self.usual.value(now), None if self.bulkhead is None else self.bulkhead.guard
+        answer_s = None if guard is None or now >= self.answered_at + AGE_S else guard.answer_s
+        return answer_s if usual is None else usual if answer_s is None else max(usual, answer_s)
+
     def is_impatient(self, took: float) -> bool:
         """Whether an attempt that timed out after ``took`` seconds, sooner than is usual, says nothing about its instance:
         answers that take as long are not rare. Of few durations the usual one is the longest, perhaps that of a cold start:
         the median decides."""
-        median = self.durations.quantile(0.5, FEW)
+        median = self.durations.quantile(0.5, LEAST_MEDIAN)
         return median is None or took < UNRESPONSIVE_FACTOR * median
 
     def has_recovered(self, began: float, now: float) -> bool:

@@ -246,6 +246,11 @@ class HalfOpenCalls:
         self._serial = 0
         self._leases: dict[int, tuple[float, float]] = {}  # start and end, by the number of the call
 
+    @property
+    def in_use(self) -> int:
+        """Permits in use."""
+        return len(self._leases)
+
     def has_free_permit(self, now: float, settings: BreakerRules) -> bool:
         """Whether another call may start. Frees the permits of calls whose lease has expired."""
         leases = self._leases
@@ -580,6 +585,15 @@ class BreakerPermit(msgspec.Struct, gc=False, eq=False):
         elif epoch != _DONE:
             self.epoch = _DONE
             breaker.stale += 1
+
+    def cede(self) -> Rejection | None:
+        """Return the half-open permit of a call that ends too early to tell whether the service has recovered, if another
+        call has one: those that can tell would find none. None: it is kept."""
+        probing = self.breaker._half_open_calls
+        if probing is None or probing.in_use <= 1:
+            return None
+        self.finish(Outcome.CANCELLED)
+        return _PROBING
 
 
 class CircuitBreaker:

@@ -120,6 +120,54 @@ async def test_a_tool_that_fails_is_left_alone_and_found_again() -> None:
         assert dispatcher.breaker("work").state is State.CLOSED
 
 
+async def test_callers_in_haste_do_not_take_a_tool_from_those_who_wait() -> None:
+    """Their timeouts open the circuit before the first answer tells how long the tool takes, and cannot show that it works.
+    Where nothing answers, timeouts of the same length open it."""
+    outcomes = {"hasty": Counter[Outcome](), "patient": Counter[Outcome]()}
+
+    async def work(_: object) -> str:
+        await asyncio.sleep(2)
+        return "done"
+
+    async def call(dispatcher: Dispatcher, user: str, timeout: float) -> None:
+        outcomes[user][(await dispatcher.execute("work", user=user, timeout=timeout)).outcome] += 1
+
+    async with stand(work) as (dispatcher, _), asyncio.TaskGroup() as calls:
+        for number in range(600):
+            calls.create_task(call(dispatcher, "hasty", 1.0))
+            if number % 5 == 0:
+                calls.create_task(call(dispatcher, "patient", 30.0))
+            await advance(0.1)
+    assert outcomes["hasty"][Outcome.SUCCESS] == 0
+    assert outcomes["patient"][Outcome.SUCCESS] >= 100, outcomes
+    assert outcomes["hasty"][Outcome.REJECTED] > 100, "the circuit was open for some seconds"
+    async with deaf() as (dispatcher, _):
+        for _ in range(12):
+            await call(dispatcher, "hasty", 1.0)
+        assert dispatcher.breaker("work").state is State.OPEN
+
+
+async def test_a_tool_that_has_become_fast_is_found_by_callers_in_haste() -> None:
+    seconds = 3_600.0
+
+    async def work(_: object) -> str:
+        await asyncio.sleep(seconds)
+        return "done"
+
+    async with stand(work, tools(policy={"retry": 1})) as (dispatcher, _):
+        seconds = 2.0
+        for _ in range(3):
+            await dispatcher.call("work")
+        seconds = 3_600.0
+        await asyncio.gather(*(dispatcher.execute("work", timeout=3) for _ in range(30)))
+        assert dispatcher.breaker("work").state is State.OPEN
+        seconds = 0.1
+        for _ in range(400):
+            await dispatcher.execute("work", timeout=1)
+            await advance(0.1)
+        assert dispatcher.breaker("work").state is State.CLOSED
+
+
 async def test_an_operator_takes_a_tool_out_of_use() -> None:
     async with stand(lambda _: "done") as (dispatcher, _):
         dispatcher.breaker("work").force_open()
