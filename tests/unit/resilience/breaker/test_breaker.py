@@ -93,10 +93,13 @@ class Bench:
         assert rejection.by == "breaker"
         return rejection.reason, rejection.retry_after
 
-    def call(self, outcome: Outcome = Outcome.SUCCESS, took: float = 0.0, retry_after: float | None = None) -> None:
-        permit = self.permit()
-        self.now += took
-        permit.finish(outcome, retry_after=retry_after)
+    def call(
+        self, outcome: Outcome = Outcome.SUCCESS, took: float = 0.0, retry_after: float | None = None, times: int = 1
+    ) -> None:
+        for _ in range(times):
+            permit = self.permit()
+            self.now += took
+            permit.finish(outcome, retry_after=retry_after)
 
     def opened(self) -> Bench:
         while self.breaker.state is State.CLOSED:
@@ -157,8 +160,7 @@ def test_open_breaker_rejects_with_retry_after() -> None:
 @pytest.mark.parametrize("outcome", FAILURES)
 def test_timeouts_and_transport_errors_open_the_breaker(outcome: Outcome) -> None:
     bench = Bench()
-    for _ in range(9):
-        bench.call(outcome)
+    bench.call(outcome, times=9)
     assert bench.breaker.state is State.CLOSED
     bench.call(outcome)
     assert bench.breaker.state is State.OPEN
@@ -168,35 +170,28 @@ def test_timeouts_and_transport_errors_open_the_breaker(outcome: Outcome) -> Non
 def test_answers_are_successes(outcome: Outcome) -> None:
     """A tool's own error is an answer; so is a refusal of arguments."""
     bench = Bench()
-    for _ in range(300):
-        bench.call(outcome)
-    for _ in range(9):
-        bench.call(Outcome.TIMEOUT)
+    bench.call(outcome, times=300)
+    bench.call(Outcome.TIMEOUT, times=9)
     bench.call(outcome)
-    for _ in range(9):
-        bench.call(Outcome.TIMEOUT)
+    bench.call(Outcome.TIMEOUT, times=9)
     assert bench.told == []
     assert bench.breaker.failure_rate == 18 / 100
 
 
 def test_tool_errors_open_when_the_settings_count_them_and_invalid_arguments_never_do() -> None:
     bench = Bench(count_tool_errors=True)
-    for _ in range(20):
-        bench.call(Outcome.INVALID_ARGUMENTS)
+    bench.call(Outcome.INVALID_ARGUMENTS, times=20)
     assert bench.breaker.failure_rate == 0.0
-    for _ in range(10):
-        bench.call(Outcome.TOOL_ERROR)
+    bench.call(Outcome.TOOL_ERROR, times=10)
     assert bench.breaker.state is State.OPEN
 
 
 @pytest.mark.parametrize("outcome", NEITHER)
 def test_cancelled_and_rejected_calls_are_not_counted(outcome: Outcome) -> None:
     bench = Bench(slow_call_duration=1.0)
-    for _ in range(50):
-        bench.call(outcome, took=2.0)
+    bench.call(outcome, took=2.0, times=50)
     assert (bench.breaker.failure_rate, bench.breaker.slow_call_rate) == (None, None)
-    for _ in range(9):
-        bench.call(Outcome.TIMEOUT)
+    bench.call(Outcome.TIMEOUT, times=9)
     bench.call(outcome)
     assert bench.breaker.state is State.CLOSED
     bench.call(Outcome.TIMEOUT)
@@ -217,8 +212,7 @@ def test_failure_rate_of_one_half_opens_the_breaker() -> None:
 @pytest.mark.parametrize(("took", "state"), [(1.999, State.CLOSED), (2.0, State.OPEN)])
 def test_slow_successes_open_the_breaker(took: float, state: State) -> None:
     bench = Bench(slow_call_duration=2.0)
-    for _ in range(20):
-        bench.call(took=took)
+    bench.call(took=took, times=20)
     assert bench.breaker.state is state
     assert bench.breaker.slow_call_rate == (1.0 if state is State.OPEN else 0.0)
     assert [why for *_, why in bench.told] == (["slow-call-rate"] if state is State.OPEN else [])
@@ -226,8 +220,7 @@ def test_slow_successes_open_the_breaker(took: float, state: State) -> None:
 
 def test_no_call_is_slow_without_a_slow_call_duration() -> None:
     bench = Bench()
-    for _ in range(40):
-        bench.call(took=1e6)
+    bench.call(took=1e6, times=40)
     assert (bench.told, bench.breaker.slow_call_rate) == ([], 0.0)
 
 
@@ -269,8 +262,7 @@ def test_half_open_breaker_admits_only_its_probes() -> None:
 def test_cancelled_probe_frees_its_permit(outcome: Outcome) -> None:
     """A cancelled probe must neither close, nor open, nor wedge: three breakers each do one of these."""
     bench = Bench().probing()
-    for _ in range(100):
-        bench.call(outcome)
+    bench.call(outcome, times=100)
     half_open_calls = [bench.permit() for _ in range(3)]
     assert bench.refusal() == ("probing", None)
     half_open_calls[0].finish(outcome)
@@ -288,8 +280,7 @@ def test_failed_probe_opens_the_breaker_for_longer() -> None:
 
 def test_slow_probes_open_the_breaker_again() -> None:
     bench = Bench(slow_call_duration=1.0).probing()
-    for _ in range(3):
-        bench.call(took=1.0)
+    bench.call(took=1.0, times=3)
     assert bench.told[-1] == ("half-open", "open", "probe-slow")
 
 
@@ -300,8 +291,7 @@ def test_last_half_open_round_closes_the_breaker_with_empty_windows() -> None:
         bench.call()
     assert bench.told[-1] == ("half-open", "closed", "recovered")
     assert bench.breaker.failure_rate is None
-    for _ in range(9):
-        bench.call(Outcome.TIMEOUT)
+    bench.call(Outcome.TIMEOUT, times=9)
     assert bench.breaker.state is State.CLOSED
     assert [bench.permit().probe for _ in range(100)] == [0] * 100
 
@@ -327,8 +317,7 @@ def test_probes_and_calls_of_one_time_slice_are_kept_apart() -> None:
         assert bench.breaker.state is not State.CLOSED
         bench.call()
     assert bench.breaker.state is State.CLOSED
-    for _ in range(20):
-        bench.call(Outcome.TOOL_ERROR)
+    bench.call(Outcome.TOOL_ERROR, times=20)
     bench.breaker.disable()
     for _ in range(20):
         bench.call()
@@ -357,8 +346,7 @@ def test_success_at_the_end_of_a_time_slice_belongs_to_the_next_slice() -> None:
 
 def test_fast_successes_are_counted_in_batches() -> None:
     bench = Bench(slow_call_duration=1.0)
-    for _ in range(5):
-        bench.call(took=0.015625)
+    bench.call(took=0.015625, times=5)
     assert bench.breaker._failure_rules.pending_successes == 4, (
         "all but the first one, which found its part of the window"
     )
@@ -416,8 +404,7 @@ def test_disabled_breaker_admits_every_call_and_counts_none() -> None:
     bench = Bench()
     bench.breaker.disable()
     for outcome in Outcome:
-        for _ in range(50):
-            bench.call(outcome, retry_after=60.0)
+        bench.call(outcome, retry_after=60.0, times=50)
     assert (bench.breaker.failure_rate, bench.breaker.stale) == (None, 0)
     bench.breaker.open_until(bench.now + 50.0)
     bench.breaker.disable()
@@ -440,22 +427,16 @@ def test_metrics_only_counts_and_never_opens() -> None:
 
 def test_rates_are_current_when_read() -> None:
     bench = Bench(window_calls=20)
-    for _ in range(20):
-        bench.call()
-    for _ in range(4):
-        bench.call(Outcome.TIMEOUT)
-    for _ in range(20):
-        bench.call()
+    bench.call(times=20)
+    bench.call(Outcome.TIMEOUT, times=4)
+    bench.call(times=20)
     assert bench.breaker.failure_rate == 4 / 44
     bench.now += 100.0
     assert bench.breaker.failure_rate == 0.0
     bench = Bench(slow_call_duration=1.0, window_calls=20)
-    for _ in range(20):
-        bench.call(took=0.0)
-    for _ in range(4):
-        bench.call(took=1.0)
-    for _ in range(20):
-        bench.call()
+    bench.call(took=0.0, times=20)
+    bench.call(took=1.0, times=4)
+    bench.call(times=20)
     assert bench.breaker.slow_call_rate == 4 / 44
     bench.now += 100.0
     assert bench.breaker.slow_call_rate == 0.0
@@ -475,16 +456,14 @@ def test_operator_state_ends_pauses_and_open_durations(choose: str) -> None:
 
 def test_reset_forgets_everything_also_when_closed() -> None:
     bench = Bench().recovered()
-    for _ in range(9):
-        bench.call(Outcome.TIMEOUT)
+    bench.call(Outcome.TIMEOUT, times=9)
     flying = bench.permit()
     bench.told.clear()
     bench.breaker.reset()
     assert bench.told == [], "no transition"
     flying.finish(Outcome.TIMEOUT)
     assert bench.breaker.stale == 1
-    for _ in range(9):
-        bench.call(Outcome.TIMEOUT)
+    bench.call(Outcome.TIMEOUT, times=9)
     assert bench.breaker.state is State.CLOSED
     bench.call(Outcome.TIMEOUT)
     assert bench.refusal() == ("open", 5.0), "former openings are forgotten"
@@ -493,8 +472,7 @@ def test_reset_forgets_everything_also_when_closed() -> None:
 def test_reconfiguration_keeps_the_state() -> None:
     bench = Bench()
     flying = [bench.permit() for _ in range(4)]
-    for _ in range(5):
-        bench.call(Outcome.TIMEOUT)
+    bench.call(Outcome.TIMEOUT, times=5)
     new = BreakerRules(consecutive_failures=7, open_duration=8, half_open_calls=1)
     bench.breaker.reconfigure(new)
     assert bench.breaker.settings is new
@@ -520,8 +498,7 @@ def test_reconfiguration_keeps_the_state() -> None:
 
 def test_new_slow_call_duration_applies_at_once() -> None:
     bench = Bench()
-    for _ in range(20):
-        bench.call()
+    bench.call(times=20)
     flying = bench.permit()
     bench.breaker.reconfigure(BreakerRules(slow_call_duration=1.0))
     bench.now += 1.0
@@ -565,8 +542,7 @@ def test_on_recovery_is_called_once_after_the_half_open_rounds_only() -> None:
 
 
 def test_listener_may_set_another_state() -> None:
-    bench = Bench().opened()
-    bench.now += 5.0
+    bench = Bench().probing()
     bench.breaker.on_transition = lambda old, new, why: bench.breaker.force_open()
     assert bench.breaker.can_admit()
     assert bench.breaker.admit() == Rejection("breaker", "forced-open")
@@ -592,8 +568,7 @@ def test_error_of_a_listener_leaves_the_state_consistent() -> None:
 def test_throttling_pauses_without_opening_the_breaker() -> None:
     """Refusals for want of quota are no faults: taken for such they open, left out altogether they are repeated for ever."""
     bench = Bench()
-    for _ in range(50):
-        bench.call(Outcome.THROTTLED)
+    bench.call(Outcome.THROTTLED, times=50)
     bench.call(Outcome.THROTTLED, retry_after=2.0)
     assert bench.breaker.state is State.CLOSED
     assert bench.refusal() == ("paused", 2.0)
@@ -652,8 +627,7 @@ def test_throttled_probe_pauses_and_frees_its_permit() -> None:
 
 def test_pause_stays_in_force_after_the_transition_to_closed() -> None:
     bench = Bench(half_open_rounds=1).probing()
-    for _ in range(2):
-        bench.call()
+    bench.call(times=2)
     flying = [bench.permit(), bench.permit()]
     flying[0].finish(Outcome.THROTTLED, retry_after=1.5)
     assert bench.breaker.state is State.HALF_OPEN
@@ -666,8 +640,7 @@ def test_pause_stays_in_force_after_the_transition_to_closed() -> None:
 
 def test_open_duration_covers_the_requested_retry_after() -> None:
     bench = Bench()
-    for _ in range(9):
-        bench.call(Outcome.TRANSPORT, retry_after=500.0)
+    bench.call(Outcome.TRANSPORT, retry_after=500.0, times=9)
     assert bench.breaker.can_admit(), "below that it has nothing to lengthen"
     bench.chance = 0.0
     bench.call(Outcome.TRANSPORT, retry_after=60.0)
@@ -799,8 +772,7 @@ def test_outcome_of_an_earlier_epoch_is_counted_as_stale_and_ignored(outcome: Ou
 def herd(seed: int, callers: int) -> int:
     """How many of so many callers reach a sick backend that has just been half-opened, in a schedule drawn from a seed."""
     chance = random.Random(seed)
-    bench = Bench().opened()
-    bench.now += 5.0
+    bench = Bench().probing()
     reached, flying, failed = 0, list[BreakerPermit](), False
     for _ in range(callers):
         admitted = bench.breaker.admit()
@@ -850,8 +822,7 @@ def test_expired_lease_of_a_lost_probe_frees_its_permit() -> None:
     for permit in lost:
         permit.finish(Outcome.TIMEOUT)
     assert (bench.breaker.state, bench.breaker.stale) == (State.HALF_OPEN, 3)
-    for _ in range(20):
-        bench.call()
+    bench.call(times=20)
     assert bench.breaker.state is State.CLOSED
     assert bench.breaker.lost == 3, "a counter, not a state"
 
