@@ -795,6 +795,14 @@ any_value: Any = None
 """Of another type than the signature says."""
 
 
+def connect(catalog: Any = None, **options: Any) -> Dispatcher:
+    return dispatch.connect(FIRST_HOUR, catalog, **options)
+
+
+def serve(**options: Any) -> ToolServer:
+    return ToolServer(Joke(), FIRST_HOUR, **{"service": "joke", **options})
+
+
 @pytest.mark.parametrize(
     ("mistake", "said"),
     [
@@ -804,67 +812,33 @@ any_value: Any = None
         ),
         (lambda: dispatch.connect(Path("x")), "PosixPath is not a broker address. Use pulsar://HOST:6650"),
         (lambda: dispatch.ToolServer(Joke(), any_value, service="joke"), "is an environment variable unset?"),
-        (
-            lambda: dispatch.connect(FIRST_HOUR, policy=["timeout"]),
-            "policy must be dispatch.Policy(timeout=10) or {'timeout':",
-        ),
-        (lambda: dispatch.connect(FIRST_HOUR, policy=dispatch.Policy), "not the class Policy"),
-        (lambda: dispatch.connect(FIRST_HOUR, policy={"timeot": 3}), "did you mean 'timeout'?"),
-        (lambda: dispatch.connect(FIRST_HOUR, policy={"timeout": "soon"}), "give seconds"),
-        (lambda: dispatch.connect(FIRST_HOUR, telemetry=any_value), "telemetry must be a dispatch.Telemetry, such as"),
-        (lambda: dispatch.connect(FIRST_HOUR, telemetry=dispatch.Telemetry), "not the class Telemetry"),
-        (lambda: dispatch.connect(FIRST_HOUR, security="token"), "security must be a dispatch.Security, such as"),
-        (lambda: dispatch.connect(FIRST_HOUR, grants={"users": {}}), "dispatch.Grants.of({…})"),
-        (lambda: dispatch.connect(FIRST_HOUR, grants=dispatch.Grants), "not the class Grants"),
-        (
-            lambda: dispatch.connect(FIRST_HOUR, catalog=[add]),
-            "function add is no source of a catalogue. Fix: wrap it: dispatch.",
-        ),
-        (lambda: dispatch.connect(FIRST_HOUR, catalog=add), "dispatch.Functions(add)"),
-        (
-            lambda: dispatch.connect(FIRST_HOUR, catalog={"tools": []}),
-            "use dispatch.Catalog.of(services=[…], tools=[…])",
-        ),
-        (lambda: dispatch.connect(FIRST_HOUR, catalog=[{"mcpServers": {}}]), "use dispatch.McpServers({…})"),
-        (
-            lambda: dispatch.connect(FIRST_HOUR, catalog=[dispatch.Folder]),
-            "the class Folder is no source of a catalogue. Fix: pa",
-        ),
-        (
-            lambda: dispatch.connect(FIRST_HOUR, catalog=3),
-            "an int is no source of a catalogue. Fix: give a Catalog, the path",
-        ),
-        (lambda: dispatch.connect(any_value), "None is not a broker address: is an environment variable unset?"),
+        (lambda: connect(policy=["timeout"]), "policy must be dispatch.Policy(timeout=10) or {'timeout':"),
+        (lambda: connect(policy=dispatch.Policy), "not the class Policy"),
+        (lambda: connect(policy={"timeot": 3}), "did you mean 'timeout'?"),
+        (lambda: connect(policy={"timeout": "soon"}), "give seconds"),
+        (lambda: connect(telemetry=any_value), "telemetry must be a dispatch.Telemetry, such as"),
+        (lambda: connect(telemetry=dispatch.Telemetry), "not the class Telemetry"),
+        (lambda: connect(security="token"), "security must be a dispatch.Security, such as"),
+        (lambda: connect(grants={"users": {}}), "dispatch.Grants.of({…})"),
+        (lambda: connect(grants=dispatch.Grants), "not the class Grants"),
+        (lambda: connect(catalog=[add]), "function add is no source of a catalogue. Fix: wrap it: dispatch."),
+        (lambda: connect(catalog=add), "dispatch.Functions(add)"),
+        (lambda: connect(catalog={"tools": []}), "use dispatch.Catalog.of(services=[…], tools=[…])"),
+        (lambda: connect(catalog=[{"mcpServers": {}}]), "use dispatch.McpServers({…})"),
+        (lambda: connect(catalog=[dispatch.Folder]), "the class Folder is no source of a catalogue. Fix: pa"),
+        (lambda: connect(catalog=3), "an int is no source of a catalogue. Fix: give a Catalog, the path"),
         (lambda: dispatch.Dispatcher(MemoryTransport), "the class MemoryTransport is not a broker address."),
         (lambda: dispatch.ToolServer(Joke, FIRST_HOUR, service="joke"), "Joke is a class: pass an instance, Joke()"),
         (lambda: dispatch.ToolServer(add, FIRST_HOUR, service="joke"), "catalog=dispatch.Functions(add)"),
         (lambda: dispatch.wrap(Client, tool="t"), "Client is a class: pass an instance, Client(…)."),
-        (lambda: dispatch.connect(FIRST_HOUR, admin=9464), "admin must be an address such as '127.0.0.1:9464', or"),
-        (
-            lambda: dispatch.connect(FIRST_HOUR, fleet=7),
-            "fleet must be the name of a fleet, such as 'shop', not an int.",
-        ),
-        (lambda: dispatch.connect(FIRST_HOUR, approvals=7), "approvals must be the path of a file, such as"),
-        (
-            lambda: dispatch.ToolServer(Joke(), FIRST_HOUR, service="joke", admin=9464),
-            "admin must be an address such as",
-        ),
-        (
-            lambda: dispatch.ToolServer(Joke(), FIRST_HOUR, service=any_value or 7),
-            "service must be the id of a service",
-        ),
-        (
-            lambda: dispatch.ToolServer(Joke(), FIRST_HOUR, service="joke", concurrency="8"),
-            "concurrency must be a whole number, not a str.",
-        ),
-        (
-            lambda: dispatch.ToolServer(Joke(), FIRST_HOUR, service="joke", drain_timeout="30"),
-            "drain_timeout must be a number of seconds, not a str.",
-        ),
-        (
-            lambda: dispatch.ToolServer(Joke(), FIRST_HOUR, service="joke", drain_timeout=-1),
-            "drain_timeout must be a number of seconds, at least 0, not -1",
-        ),
+        (lambda: connect(admin=9464), "admin must be an address such as '127.0.0.1:9464', or"),
+        (lambda: connect(fleet=7), "fleet must be the name of a fleet, such as 'shop', not an int."),
+        (lambda: connect(approvals=7), "approvals must be the path of a file, such as"),
+        (lambda: serve(admin=9464), "admin must be an address such as"),
+        (lambda: serve(service=any_value or 7), "service must be the id of a service"),
+        (lambda: serve(concurrency="8"), "concurrency must be a whole number, not a str."),
+        (lambda: serve(drain_timeout="30"), "drain_timeout must be a number of seconds, not a str."),
+        (lambda: serve(drain_timeout=-1), "drain_timeout must be a number of seconds, at least 0, not -1"),
         (
             lambda: dispatch.ToolServer(FIRST_HOUR, service="joke"),
             "the service comes before the broker: ToolServer(Joke(), ",
@@ -875,25 +849,19 @@ any_value: Any = None
             "a Joke has no functions to serve. Fix: a tool service is given alone: ToolServer(Joke(), …).",
         ),
         (
-            lambda: dispatch.ToolServer(Joke(), FIRST_HOUR, service="tg/joke"),
+            lambda: serve(service="tg/joke"),
             "'tg/joke' is no name of a service. Fix: write a name without blanks and '/', for example 'joke'",
         ),
-        (lambda: dispatch.ToolServer(Joke(), FIRST_HOUR, service="my joke"), "'my joke' is no name of a service."),
+        (lambda: serve(service="my joke"), "'my joke' is no name of a service."),
+        (lambda: serve(tools=TELL_JOKE), "must be a list of descriptors"),
+        (lambda: serve(tools=["a"]), "must be a list of descriptors"),
         (
-            lambda: dispatch.ToolServer(Joke(), FIRST_HOUR, service="joke", tools=TELL_JOKE),
-            "must be a list of descriptors",
-        ),
-        (lambda: dispatch.ToolServer(Joke(), FIRST_HOUR, service="joke", tools=["a"]), "must be a list of descriptors"),
-        (
-            lambda: dispatch.ToolServer(Joke(), FIRST_HOUR, service="joke", descriptor=any_value or "1.0"),
+            lambda: serve(descriptor=any_value or "1.0"),
             "descriptor must be an object of keys, such as {'version': '1.0.0'}, not a str.",
         ),
-        (lambda: dispatch.connect(FIRST_HOUR, catalog=asyncio), "wrap it: dispatch.ToolPackage('asyncio')."),
-        (
-            lambda: dispatch.connect(FIRST_HOUR, catalog=Joke()),
-            "serve it with dispatch.ToolServer(…), and give the folder",
-        ),
-        (lambda: dispatch.connect(FIRST_HOUR, catalog=""), "the path is empty: is a variable unset?"),
+        (lambda: connect(catalog=asyncio), "wrap it: dispatch.ToolPackage('asyncio')."),
+        (lambda: connect(catalog=Joke()), "serve it with dispatch.ToolServer(…), and give the folder"),
+        (lambda: connect(catalog=""), "the path is empty: is a variable unset?"),
         (
             lambda: dispatch.Functions([add]),
             "a list is no function. Fix: write a star before it: Functions(*functions).",
