@@ -512,7 +512,6 @@ def test_an_object_in_a_response_that_reached_its_limit_is_truncated() -> None:
 def test_arguments_that_are_no_object_are_an_error_with_the_id(arguments: object, reason: str) -> None:
     (call,) = parse({"tool_calls": [{"id": "c1", "function": {"name": "f", "arguments": arguments}}]})
     assert (call.name, call.args, call.call_id) == ("f", {}, "c1")
-    assert call.error is not None
     assert call.error.startswith("Tool 'f' was not executed: ")
     assert reason in call.error
 

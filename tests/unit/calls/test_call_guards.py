@@ -788,7 +788,6 @@ async def test_a_persistent_topic_on_which_nothing_replies_is_told(caplog: pytes
         unanswered = "so far nothing has replied on persistent://tg/request/lab"
         assert caplog.messages == [f"{unanswered}: is the service running?"]
         error = (await call).error
-        assert error is not None
         assert f"{unanswered} (is the service running?); tool 'work' may have been executed" in error.message
         async with serving(lambda _: asyncio.sleep(3, "done"), **PERSISTENT):
             assert await dispatcher.call("work") == "done"

@@ -148,7 +148,6 @@ async def test_a_call_that_gets_no_place_of_the_fleet_is_told_how_long_it_has_wa
         holding = asyncio.create_task(one.execute("hold", {"seconds": 25}))
         await asyncio.sleep(3)
         result = await other.execute("hold", {"seconds": 0.01})
-        assert result.error is not None
         assert result.duration == pytest.approx(5, abs=0.1)
         assert "would exceed bulkhead.max-wait" in result.error.message
         assert (await holding).error is None

@@ -103,7 +103,6 @@ class Stand:
     async def stream(self, text: str) -> list[str]:
         if self.dispatcher is not None:
             return [chunk async for chunk in self.dispatcher.stream("chunks", {"text": text})]
-        assert self.client is not None
         found: list[str] = []
         whole = await self.client.call_streaming({}, {"text": text}, found.append)
         assert whole == "".join(found)

@@ -259,7 +259,6 @@ async def test_the_type_of_a_result_that_cannot_be_sent_is_logged(
         dispatcher = await stack.enter_async_context(dispatch.connect(BROKER, catalog=tools, telemetry=telemetry()))
         for _ in range(3):
             result = await dispatcher.execute("work", {"number": SECRET})
-    assert result.error is not None
     assert result.error.type == "invalid-result"
     (text,) = errors(caplog)
     assert f"{name} returned {shown}" in text

@@ -27,7 +27,6 @@ class Keeping(Received):
         self.kept: list[DurableMessage] = []
 
     def __call__(self, message: Message) -> None:
-        assert isinstance(message, DurableMessage)
         message.keep()
         self.kept.append(message)
         super().__call__(message)
@@ -95,7 +94,6 @@ async def test_then_is_called_later_and_what_was_settled_comes_to_nobody_else(ki
     called: list[bytes] = []
 
     def handler(message: Message) -> None:
-        assert isinstance(message, DurableMessage)
         payload = message.data()
         message.settle(then(payload))
         assert payload not in called, "never from inside"

@@ -121,7 +121,6 @@ async def test_content_beyond_the_limit_is_refused() -> None:
 
     async with connect(execute, **{"max-response-bytes": 1_000}) as dispatcher:
         result = await dispatcher.execute("run")
-    assert result.error is not None
     assert result.error.type == ErrorType.RESPONSE_LIMIT_EXCEEDED
 
 
@@ -165,7 +164,6 @@ async def test_a_tool_that_ignores_its_cancellation_delays_no_caller_and_keeps_i
         result = await dispatcher.execute("run", timeout=0.05)
         assert isinstance(result.error, dispatch.CallTimeoutError)
         full = await dispatcher.execute("run", timeout=0.05)
-        assert full.error is not None
         assert full.error.type == ErrorType.BULKHEAD_FULL
         release.set()
         assert (await dispatcher.execute("run", timeout=5)).text == "late"
@@ -204,7 +202,6 @@ async def test_the_close_of_the_dispatcher_ends_running_tools() -> None:
     await asyncio.sleep(0.01)
     await dispatcher.close()
     result = await call
-    assert result.error is not None
     assert result.error.type == ErrorType.CLOSED
 
 
@@ -335,7 +332,6 @@ async def test_an_open_circuit_rejects_at_once() -> None:
     async with dispatching(policy=KNOWN_ONLY) as dispatcher:
         dispatcher.breaker("work").force_open()
         result = await dispatcher.execute("work")
-        assert result.error is not None
         assert (result.error.type, result.duration) == ("circuit-open", pytest.approx(0.0, abs=0.01))
 
 
@@ -387,7 +383,6 @@ async def test_few_requests_are_sent_to_a_topic_that_nothing_answers_on() -> Non
 async def test_on_the_embedded_broker_a_service_that_is_not_there_is_certain() -> None:
     async with dispatching() as dispatcher:
         result = await dispatcher.execute("work")
-        assert result.error is not None
         assert (result.error.type, result.duration) == ("no-instance", pytest.approx(0.0, abs=0.01))
         assert "non-persistent://tg/request/lab" in result.error.message
 
@@ -402,7 +397,6 @@ async def test_on_the_embedded_broker_a_service_that_has_gone_is_certain_after_a
         for seconds in (0, DISCOVERY_S * 2, GONE_S * 2):
             await advance(seconds)
             result = await dispatcher.execute("work")
-            assert result.error is not None
             assert (result.error.type, result.duration) == ("no-instance", pytest.approx(0.0, abs=0.01)), seconds
 
 

@@ -596,7 +596,6 @@ def read_foreign_schemas(
     keys: dict[str, Any], *, is_foreign: bool = True
 ) -> tuple[ToolDescriptor | None, tuple[Problem, ...]]:
     service = read_service_item(Item("service", "tool-service", "joke", JOKE_SERVICE)).service
-    assert service is not None
     item = Item("server: tool", "tool", "tell-joke", BARE | keys, is_foreign=is_foreign)
     found = read_tool_item(item, {service.id: (service,)})
     return found.tool, found.problems

@@ -321,7 +321,6 @@ async def test_both_sides_are_measured_and_the_process_ends_with_it(pulsar_endpo
         assert timed.lost == 0
         assert timed.answered >= 2
         service = probe._service
-        assert service is not None
         assert service.returncode is None
     assert service.returncode == 0
 
@@ -330,7 +329,6 @@ async def test_both_sides_are_measured_and_the_process_ends_with_it(pulsar_endpo
 async def test_a_service_that_died_is_told(pulsar_endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lossprobe, "SILENCE_S", 0.2)
     async with probe_on(pulsar_endpoint) as probe:
-        assert probe._service is not None
         probe._service.kill()
         await probe._service.wait()
         with pytest.raises(ProbeError, match=r"service ended with status -9\. None of 4 calls got a reply"):

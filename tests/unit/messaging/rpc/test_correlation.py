@@ -77,7 +77,6 @@ async def test_replies_find_their_own_requests() -> None:
         bench.take(reply(id, f"answer to {id}"))
     for id, task in asked:
         settled = await task
-        assert isinstance(settled, Answer)
         assert settled.text == f"answer to {id}"
 
 
@@ -86,13 +85,11 @@ async def test_an_error_is_an_answer() -> None:
     id, task = await bench.ask()
     assert bench.take(reply(id, error=("Odd", "no"), end=False, retry_after_ms="5")) is Disposition.MATCHED
     settled = await task
-    assert isinstance(settled, Answer)
     assert (settled.text, settled.error_type, settled.error_message) == ("", "Odd", "no")
     assert settled.retry_after == 0.005
     id, task = await bench.ask()
     bench.take(reply(id, error=("Odd", "no"), retry_after_ms="soon"))
     settled = await task
-    assert isinstance(settled, Answer)
     assert settled.retry_after is None
 
 
@@ -105,7 +102,6 @@ async def test_chunks_of_a_peer_without_indices_are_put_together_as_they_come() 
         assert not task.done()
     bench.take(reply(id, "c"))
     settled = await task
-    assert isinstance(settled, Answer)
     assert (settled.text, settled.chunks) == ("abc", 4)
 
 
@@ -126,7 +122,6 @@ async def test_an_answer_says_why_it_was_refused_and_how_busy_its_instance_is() 
     id, task = await bench.ask()
     bench.take(reply(id, error=("Odd", "no"), refused="overloaded", in_flight="3"))
     settled = await task
-    assert isinstance(settled, Answer)
     assert (settled.refused, settled.in_flight) == ("overloaded", 3)
 
 
@@ -179,7 +174,6 @@ async def test_a_failure_after_the_answer_changes_nothing() -> None:
     bench.take(reply(id, "ha"))
     bench.publisher.sent[0].on_failure(lost())
     settled = await task
-    assert isinstance(settled, Answer)
     assert settled.text == "ha"
 
 
@@ -307,7 +301,6 @@ async def test_an_odd_chunk_index_counts_as_none() -> None:
     bench.take(reply(id, "a", end=False, chunk="-1"))  # type: ignore[arg-type]
     bench.take(reply(id, "b", chunk="first"))  # type: ignore[arg-type]
     settled = await task
-    assert isinstance(settled, Answer)
     assert settled.text == "ab"
 
 
@@ -402,7 +395,6 @@ async def test_chunks_that_were_kept_and_then_taken_are_not_counted_twice() -> N
     bench.take(reply(id, "d", chunk=3))
     bench.take(reply(id, "c", end=False, chunk=2))
     settled = await task
-    assert isinstance(settled, Answer)
     assert settled.text == "aaaabbbbcd"
 
 
@@ -507,7 +499,6 @@ async def test_a_whole_answer_begun_anew_is_that_of_the_second_instance_alone() 
     for index, text in ((0, "bbb"), (2, "bbb"), (1, "bbb")):
         assert bench.take(reply(id, text, end=index == 2, chunk=index, instance="two")) is Disposition.MATCHED
     settled = await task
-    assert isinstance(settled, Answer)
     assert (settled.text, settled.chunks) == ("bbbbbbbbb", 3), "nor does what was forgotten count towards the limit"
 
 
@@ -615,7 +606,6 @@ async def test_chunks_are_given_as_they_come() -> None:
     assert not reading.done()
     bench.take(reply(stream.id, "", chunk=3))
     await reading
-    assert isinstance(stream.settled, Answer)
     assert stream.settled.chunks == 4
     assert bench.exchange.pending == 0
 
@@ -767,7 +757,6 @@ async def test_an_error_counts_even_if_a_chunk_before_it_was_lost() -> None:
     bench.take(reply(stream.id, "2", end=False, chunk=2))
     bench.take(reply(stream.id, error=("Odd", "broke")))
     assert await read(stream) == ["0"]
-    assert isinstance(stream.settled, Answer)
     assert (stream.settled.error_type, stream.settled.error_message) == ("Odd", "broke")
     assert bench.exchange.loop.time() == START
 
@@ -924,7 +913,6 @@ async def test_an_error_in_the_middle_of_a_chunk_gives_nothing_of_it() -> None:
     bench.take(reply(stream.id, "half a ", end=False, chunk=0, more="1"))
     bench.take(reply(stream.id, error=("oops", "it broke")))
     assert await read(stream) == []
-    assert isinstance(stream.settled, Answer)
     assert stream.settled.error_type == "oops"
 
 
@@ -971,7 +959,6 @@ async def test_a_result_an_error_and_a_refusal_are_answers() -> None:
     assert await result == Answer("hä", instance="a", in_flight=0)
     assert await error == Answer("", "Odd", "no", instance="a", in_flight=0)
     found = await refusal
-    assert isinstance(found, Answer)
     assert (found.refused, found.retry_after) == ("overloaded", 2.5)
     assert made.pending == 0
 

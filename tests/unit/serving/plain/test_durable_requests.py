@@ -56,13 +56,11 @@ class Runs:
 
 
 def unacknowledged(server: ToolServer) -> int:
-    assert server._plain is not None
     return len(server._plain.durable)
 
 
 def cut(server: ToolServer) -> None:
     """What a kill -9 does to its connection; what it still does nobody hears of."""
-    assert isinstance(server._transport, MemoryTransport)
     server._transport.cut()
 
 
