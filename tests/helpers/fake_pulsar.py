@@ -17,7 +17,7 @@ from dispatch.transports.base import Security
 from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar.client import OPERATION_TIMEOUT_S, close_opened
 from dispatch.transports.pulsar.supervisor import GRACE_S, POLL_S
-from dispatch.transports.pulsar.transport import LoopWaker, PulsarSubscription, PulsarTransport
+from dispatch.transports.pulsar.transport import LoopWaker, PulsarPublisher, PulsarSubscription, PulsarTransport
 
 URL = "pulsar://broker.example:6650"
 TOPIC = "non-persistent://tg/request/work"
@@ -344,6 +344,13 @@ async def connected(**options: Any) -> AsyncIterator[PulsarTransport]:
             yield transport
     finally:
         await transport.close()
+
+
+@contextlib.asynccontextmanager
+async def publishing(**options: Any) -> AsyncIterator[tuple[PulsarTransport, PulsarPublisher]]:
+    """A started transport, and a publisher of :data:`TOPIC`."""
+    async with connected(**options) as transport:
+        yield transport, await transport.publisher(TOPIC)
 
 
 class Failures:

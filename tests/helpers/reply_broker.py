@@ -50,3 +50,8 @@ async def router(broker: Broker, *namespaces: str) -> ReplyRouter:
     made = ReplyRouter(broker, RESPONSES, namespaces)  # type: ignore[arg-type]
     await made.start()
     return made
+
+
+async def routing() -> tuple[Broker, ReplyRouter]:
+    broker = Broker()
+    return broker, await router(broker)

@@ -56,10 +56,15 @@ from tests.helpers.malformed_messages import AlteredMessage
 from tests.helpers.run_profile import examples
 
 
+async def asked(**limits: Any) -> tuple[Bench, str, asyncio.Task[Settled]]:
+    """An exchange, and the id and the task of a request in it."""
+    bench = Bench()
+    return bench, *await bench.ask(**limits)
+
+
 # -- how a request ends ---------------------------------------------------------------------------------------------
 async def test_a_reply_answers_its_request() -> None:
-    bench = Bench()
-    id, task = await bench.ask()
+    bench, id, task = await asked()
     assert bench.exchange.pending == 1
     assert [ticket.id for ticket in bench.publisher.sent] == [id]
     assert (bench.publisher.sent[0].flow, bench.publisher.sent[0].payload) == ("tool", b"?")
@@ -81,8 +86,7 @@ async def test_replies_find_their_own_requests() -> None:
 
 
 async def test_an_error_is_an_answer() -> None:
-    bench = Bench()
-    id, task = await bench.ask()
+    bench, id, task = await asked()
     assert bench.take(reply(id, error=("Odd", "no"), end=False, retry_after_ms="5")) is Disposition.MATCHED
     settled = await task
     assert (settled.text, settled.error_type, settled.error_message) == ("", "Odd", "no")
@@ -94,8 +98,7 @@ async def test_an_error_is_an_answer() -> None:
 
 
 async def test_chunks_of_a_peer_without_indices_are_put_together_as_they_come() -> None:
-    bench = Bench()
-    id, task = await bench.ask()
+    bench, id, task = await asked()
     for text in ("a", "", "b"):
         assert bench.take(reply(id, text, end=False)) is Disposition.MATCHED
         await idle()
@@ -106,8 +109,7 @@ async def test_chunks_of_a_peer_without_indices_are_put_together_as_they_come() 
 
 
 async def test_an_answer_says_of_how_many_chunks_it_is_and_what_came_with_the_last() -> None:
-    bench = Bench()
-    id, task = await bench.ask()
+    bench, id, task = await asked()
     bench.take(reply(id, "a", end=False, instance="one"))
     bench.take(reply(id, "b", instance="two"))
     assert await task == Answer("ab", chunks=2, instance="two", trace_context={"id": id, "instance": "two"})
@@ -118,8 +120,7 @@ async def test_an_answer_says_of_how_many_chunks_it_is_and_what_came_with_the_la
 
 
 async def test_an_answer_says_why_it_was_refused_and_how_busy_its_instance_is() -> None:
-    bench = Bench()
-    id, task = await bench.ask()
+    bench, id, task = await asked()
     bench.take(reply(id, error=("Odd", "no"), refused="overloaded", in_flight="3"))
     settled = await task
     assert (settled.refused, settled.in_flight) == ("overloaded", 3)
@@ -160,8 +161,7 @@ async def test_a_refused_publish_frees_its_slot_at_once() -> None:
 
 
 async def test_a_publish_that_fails_later_ends_it() -> None:
-    bench = Bench()
-    id, task = await bench.ask()
+    bench, id, task = await asked()
     bench.publisher.sent[0].on_failure(error := lost())
     assert await task is error
     assert bench.exchange.pending == 0
@@ -169,8 +169,7 @@ async def test_a_publish_that_fails_later_ends_it() -> None:
 
 
 async def test_a_failure_after_the_answer_changes_nothing() -> None:
-    bench = Bench()
-    id, task = await bench.ask()
+    bench, id, task = await asked()
     bench.take(reply(id, "ha"))
     bench.publisher.sent[0].on_failure(lost())
     settled = await task
@@ -199,8 +198,7 @@ async def test_cancellation_propagates_and_leaves_nothing() -> None:
 
 
 async def test_cancellation_together_with_the_answer_is_still_cancellation() -> None:
-    bench = Bench()
-    id, task = await bench.ask()
+    bench, id, task = await asked()
     bench.take(reply(id))
     task.cancel()
     assert not bench.publisher.sent[0].cancelled
@@ -210,8 +208,7 @@ async def test_cancellation_together_with_the_answer_is_still_cancellation() -> 
 
 
 async def test_an_unreadable_reply_ends_it_at_once_without_being_quoted() -> None:
-    bench = Bench()
-    id, task = await bench.ask()
+    bench, id, task = await asked()
     assert bench.take(AlteredMessage(b'{"response": ["SECRET"]}', {"id": id})) is Disposition.MALFORMED
     settled = await task
     assert isinstance(settled, Unreadable)
@@ -222,8 +219,7 @@ async def test_an_unreadable_reply_ends_it_at_once_without_being_quoted() -> Non
 
 
 async def test_a_reply_whose_data_cannot_be_read_ends_it_at_once() -> None:
-    bench = Bench()
-    id, task = await bench.ask()
+    bench, id, task = await asked()
     assert bench.take(AlteredMessage(b"", {"id": id}, raises="data")) is Disposition.MALFORMED
     assert await task == Unreadable("UnicodeError")
 
@@ -251,15 +247,13 @@ async def test_what_comes_after_closing_is_not_sent() -> None:
 
 # -- what becomes of a reply ----------------------------------------------------------------------------------------
 async def test_a_reply_after_the_timeout_is_late() -> None:
-    bench = Bench()
-    id, task = await bench.ask(limit=1)
+    bench, id, task = await asked(limit=1)
     await task
     assert bench.take(reply(id)) is Disposition.LATE
 
 
 async def test_a_second_reply_is_a_duplicate() -> None:
-    bench = Bench()
-    id, task = await bench.ask()
+    bench, id, task = await asked()
     bench.take(reply(id))
     assert bench.take(reply(id)) is Disposition.DUPLICATE
     await task
@@ -296,8 +290,7 @@ async def test_a_reply_without_a_usable_id_is_malformed(message: AlteredMessage)
 
 
 async def test_an_odd_chunk_index_counts_as_none() -> None:
-    bench = Bench()
-    id, task = await bench.ask()
+    bench, id, task = await asked()
     bench.take(reply(id, "a", end=False, chunk="-1"))  # type: ignore[arg-type]
     bench.take(reply(id, "b", chunk="first"))  # type: ignore[arg-type]
     settled = await task
@@ -347,8 +340,7 @@ async def test_more_than_may_wait_is_refused_without_being_sent_and_has_room_lat
 
 @pytest.mark.parametrize("texts", [["x" * 11], ["x" * 5, "x" * 6], ["x" * 10, "x"]])
 async def test_an_answer_beyond_its_limit_is_cut_off(texts: list[str]) -> None:
-    bench = Bench()
-    id, task = await bench.ask(max_bytes=10)
+    bench, id, task = await asked(max_bytes=10)
     for index, text in enumerate(texts):
         bench.take(reply(id, text, end=index == len(texts) - 1))
     assert await task == Overflow("max-response-bytes")
@@ -357,16 +349,14 @@ async def test_an_answer_beyond_its_limit_is_cut_off(texts: list[str]) -> None:
 
 @pytest.mark.parametrize("texts", [["x" * 10], ["x" * 5, "x" * 5], ["x" * 10, ""]])
 async def test_an_answer_of_just_its_limit_passes(texts: list[str]) -> None:
-    bench = Bench()
-    id, task = await bench.ask(max_bytes=10)
+    bench, id, task = await asked(max_bytes=10)
     for index, text in enumerate(texts):
         bench.take(reply(id, text, end=index == len(texts) - 1))
     assert isinstance(await task, Answer)
 
 
 async def test_chunks_kept_for_a_missing_one_are_bounded_in_number() -> None:
-    bench = Bench()
-    id, task = await bench.ask()
+    bench, id, task = await asked()
     for index in range(1, MAX_AHEAD + 1):
         assert bench.take(reply(id, "", end=False, chunk=index)) is Disposition.MATCHED
     await idle()
@@ -376,8 +366,7 @@ async def test_chunks_kept_for_a_missing_one_are_bounded_in_number() -> None:
 
 
 async def test_chunks_kept_for_a_missing_one_are_bounded_in_size() -> None:
-    bench = Bench()
-    id, task = await bench.ask(max_bytes=10)
+    bench, id, task = await asked(max_bytes=10)
     bench.take(reply(id, "xxxx", end=False, chunk=0))
     bench.take(reply(id, "xxx", end=False, chunk=3))
     bench.take(reply(id, "xxx", end=False, chunk=2))
@@ -388,8 +377,7 @@ async def test_chunks_kept_for_a_missing_one_are_bounded_in_size() -> None:
 
 
 async def test_chunks_that_were_kept_and_then_taken_are_not_counted_twice() -> None:
-    bench = Bench()
-    id, task = await bench.ask(max_bytes=10)
+    bench, id, task = await asked(max_bytes=10)
     bench.take(reply(id, "bbbb", end=False, chunk=1))
     bench.take(reply(id, "aaaa", end=False, chunk=0))
     bench.take(reply(id, "d", chunk=3))
@@ -587,9 +575,13 @@ class StreamBench(exchange_harness.Bench):
         return super().open(**self.limits)
 
 
+def streaming(**limits: Any) -> tuple[StreamBench, Request]:
+    bench = StreamBench(**limits)
+    return bench, bench.open()
+
+
 async def test_chunks_are_given_as_they_come() -> None:
-    bench = StreamBench()
-    stream = bench.open()
+    bench, stream = streaming()
     got: list[str] = []
 
     async def reader() -> None:
@@ -611,16 +603,14 @@ async def test_chunks_are_given_as_they_come() -> None:
 
 
 async def test_the_last_chunk_may_carry_text_and_empty_ones_are_not_shown() -> None:
-    bench = StreamBench()
-    stream = bench.open()
+    bench, stream = streaming()
     for text, end in (("", False), ("a", False), ("", False), ("z", True)):
         bench.take(reply(stream.id, text, end=end))
     assert await read(stream) == ["a", "z"]
 
 
 async def test_the_end_of_a_stream_is_an_answer_without_a_text() -> None:
-    bench = StreamBench()
-    stream = bench.open()
+    bench, stream = streaming()
     assert bench.publisher.sent[0].flow == "tool"
     bench.take(reply(stream.id, "a", end=False))
     bench.take(reply(stream.id, "b", instance="one"))
@@ -634,8 +624,7 @@ async def test_the_end_of_a_stream_is_an_answer_without_a_text() -> None:
 
 
 async def test_the_idle_limit_has_a_timer_of_its_own_until_the_end() -> None:
-    bench = StreamBench(idle=10)
-    stream = bench.open()
+    bench, stream = streaming(idle=10)
     assert stream.buffer._timer.when() == START + 10
     await advance(4)
     bench.take(reply(stream.id, "a", end=False))
@@ -648,16 +637,14 @@ async def test_the_idle_limit_has_a_timer_of_its_own_until_the_end() -> None:
 
 
 async def test_a_plain_answer_is_a_stream_of_one() -> None:
-    bench = StreamBench()
-    stream = bench.open()
+    bench, stream = streaming()
     bench.take(reply(stream.id, "all at once"))
     assert await read(stream) == ["all at once"]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
 async def test_chunks_are_put_in_order(order: tuple[int, ...]) -> None:
-    bench = StreamBench()
-    stream = bench.open()
+    bench, stream = streaming()
     for index in order:
         assert bench.take(reply(stream.id, "abcd"[index], end=index == 3, chunk=index)) is Disposition.MATCHED
     assert "".join(await read(stream)) == "abcd"
@@ -676,8 +663,7 @@ def test_in_any_order_and_with_any_repetition_each_is_shown_once(drawn: tuple[in
     rng.shuffle(arriving)
 
     async def scene() -> None:
-        bench = StreamBench()
-        stream = bench.open()
+        bench, stream = streaming()
         seen = [bench.take(reply(stream.id, f"<{i}>", end=i == size - 1, chunk=i)) for i in arriving]
         assert await read(stream) == [f"<{i}>" for i in range(size)]
         assert seen.count(Disposition.MATCHED) == size
@@ -687,8 +673,7 @@ def test_in_any_order_and_with_any_repetition_each_is_shown_once(drawn: tuple[in
 
 
 async def test_the_idle_limit_counts_from_the_request_and_then_from_each_chunk() -> None:
-    bench = StreamBench(limit=1_000, idle=10)
-    stream = bench.open()
+    bench, stream = streaming(limit=1_000, idle=10)
     reading = asyncio.create_task(read(stream))
     for index in range(5):
         await advance(9.9)
@@ -700,8 +685,7 @@ async def test_the_idle_limit_counts_from_the_request_and_then_from_each_chunk()
 
 async def test_the_idle_limit_counts_for_the_reader_while_chunks_wait() -> None:
     """An abandoned stream of a tool that goes on ends as one whose tool hangs."""
-    bench = StreamBench(limit=1_000, idle=10)
-    stream = bench.open()
+    bench, stream = streaming(limit=1_000, idle=10)
     for index in range(4):
         bench.take(reply(stream.id, str(index), end=False, chunk=index))
         await advance(4)
@@ -711,8 +695,7 @@ async def test_the_idle_limit_counts_for_the_reader_while_chunks_wait() -> None:
 
 
 async def test_a_stream_that_ended_waits_for_its_reader_without_a_limit() -> None:
-    bench = StreamBench(idle=10)
-    stream = bench.open()
+    bench, stream = streaming(idle=10)
     for index in range(3):
         bench.take(reply(stream.id, str(index), end=index == 2, chunk=index))
     await advance(1_000)
@@ -730,8 +713,7 @@ async def test_the_idle_limit_before_the_first_chunk() -> None:
 
 
 async def test_the_absolute_limit_ends_a_stream_that_keeps_talking() -> None:
-    bench = StreamBench(limit=20, idle=10)
-    stream = bench.open()
+    bench, stream = streaming(limit=20, idle=10)
     reading = asyncio.create_task(read(stream))
     for index in range(4):
         await advance(4.5)
@@ -742,8 +724,7 @@ async def test_the_absolute_limit_ends_a_stream_that_keeps_talking() -> None:
 
 
 async def test_a_chunk_that_never_came_is_named_and_nothing_after_it_is_shown() -> None:
-    bench = StreamBench(idle=10)
-    stream = bench.open()
+    bench, stream = streaming(idle=10)
     for index in (0, 1, 3, 4):
         bench.take(reply(stream.id, str(index), end=index == 4, chunk=index))
     assert await read(stream) == ["0", "1"]
@@ -751,8 +732,7 @@ async def test_a_chunk_that_never_came_is_named_and_nothing_after_it_is_shown() 
 
 
 async def test_an_error_counts_even_if_a_chunk_before_it_was_lost() -> None:
-    bench = StreamBench()
-    stream = bench.open()
+    bench, stream = streaming()
     bench.take(reply(stream.id, "0", end=False, chunk=0))
     bench.take(reply(stream.id, "2", end=False, chunk=2))
     bench.take(reply(stream.id, error=("Odd", "broke")))
@@ -762,8 +742,7 @@ async def test_an_error_counts_even_if_a_chunk_before_it_was_lost() -> None:
 
 
 async def test_a_reader_that_falls_behind_gets_what_was_kept_and_then_the_limit() -> None:
-    bench = StreamBench(max_buffer=3 * CHUNK_BYTES)
-    stream = bench.open()
+    bench, stream = streaming(max_buffer=3 * CHUNK_BYTES)
     for index in range(3):
         bench.take(reply(stream.id, str(index), end=False, chunk=index))
     assert stream.settled is None
@@ -775,8 +754,7 @@ async def test_a_reader_that_falls_behind_gets_what_was_kept_and_then_the_limit(
 
 @pytest.mark.parametrize(("texts", "fits"), [(["x" * 10], True), (["x" * 11], False), (["x" * 9, "xx"], False)])
 async def test_the_size_of_a_stream_is_bounded(texts: list[str], fits: bool) -> None:
-    bench = StreamBench(max_bytes=10)
-    stream = bench.open()
+    bench, stream = streaming(max_bytes=10)
     for index, text in enumerate(texts):
         bench.take(reply(stream.id, text, end=index == len(texts) - 1))
     await read(stream)
@@ -784,8 +762,7 @@ async def test_the_size_of_a_stream_is_bounded(texts: list[str], fits: bool) -> 
 
 
 async def test_a_reader_that_leaves_early_may_leave_a_running_tool() -> None:
-    bench = StreamBench()
-    stream = bench.open()
+    _, stream = streaming()
     stream.close()
     assert stream.settled == TimedOut("abandoned", may_have_run=True)
 
@@ -807,8 +784,7 @@ async def test_a_reader_that_leaves_early_leaves_nothing() -> None:
 
 
 async def test_a_reader_that_is_cancelled_can_go_on_or_close() -> None:
-    bench = StreamBench()
-    stream = bench.open()
+    bench, stream = streaming()
     reading = asyncio.create_task(read(stream))
     await idle()
     reading.cancel()
@@ -821,8 +797,7 @@ async def test_a_reader_that_is_cancelled_can_go_on_or_close() -> None:
 
 
 async def test_a_publish_that_fails_ends_the_stream() -> None:
-    bench = StreamBench()
-    stream = bench.open()
+    bench, stream = streaming()
     reading = asyncio.create_task(read(stream))
     await idle()
     bench.publisher.sent[0].on_failure(error := lost())
@@ -831,8 +806,7 @@ async def test_a_publish_that_fails_ends_the_stream() -> None:
 
 
 async def test_a_failure_after_the_end_changes_nothing() -> None:
-    bench = StreamBench()
-    stream = bench.open()
+    bench, stream = streaming()
     bench.take(reply(stream.id, "a"))
     bench.publisher.sent[0].on_failure(lost())
     assert await read(stream) == ["a"]
@@ -857,8 +831,7 @@ async def test_a_stream_too_many_is_refused() -> None:
 
 
 async def test_rubbish_ends_the_stream_at_once() -> None:
-    bench = StreamBench()
-    stream = bench.open()
+    bench, stream = streaming()
     assert bench.take(AlteredMessage(b"<html>", {"id": stream.id})) is Disposition.MALFORMED
     assert await read(stream) == []
     assert isinstance(stream.settled, Unreadable)
@@ -866,8 +839,7 @@ async def test_rubbish_ends_the_stream_at_once() -> None:
 
 
 async def test_closing_the_exchange_ends_the_stream() -> None:
-    bench = StreamBench()
-    stream = bench.open()
+    bench, stream = streaming()
     reading = asyncio.create_task(read(stream))
     await idle()
     bench.exchange.close()
@@ -876,8 +848,7 @@ async def test_closing_the_exchange_ends_the_stream() -> None:
 
 
 async def test_after_the_end_every_chunk_is_a_duplicate() -> None:
-    bench = StreamBench()
-    stream = bench.open()
+    bench, stream = streaming()
     bench.take(reply(stream.id, "a", end=False, chunk=0))
     bench.take(reply(stream.id, "", chunk=1))
     assert bench.take(reply(stream.id, "a", end=False, chunk=0)) is Disposition.DUPLICATE
@@ -885,8 +856,7 @@ async def test_after_the_end_every_chunk_is_a_duplicate() -> None:
 
 
 async def test_a_chunk_in_parts_is_given_when_it_is_whole() -> None:
-    bench = StreamBench(max_buffer=2 * CHUNK_BYTES)
-    stream = bench.open()
+    bench, stream = streaming(max_buffer=2 * CHUNK_BYTES)
     id = stream.id
     for index, (text, more) in enumerate([("a", True), ("b", True), ("c", False), ("d", False)]):
         named = {"more": "1"} if more else {}
@@ -899,8 +869,7 @@ async def test_a_chunk_in_parts_is_given_when_it_is_whole() -> None:
 
 
 async def test_parts_count_as_what_they_are_towards_the_limit_of_bytes() -> None:
-    bench = StreamBench(max_bytes=5)
-    stream = bench.open()
+    bench, stream = streaming(max_bytes=5)
     for index in range(3):
         bench.take(reply(stream.id, "xx", end=False, chunk=index, more="1"))
     assert stream.settled == Overflow("max-response-bytes")
@@ -908,8 +877,7 @@ async def test_parts_count_as_what_they_are_towards_the_limit_of_bytes() -> None
 
 
 async def test_an_error_in_the_middle_of_a_chunk_gives_nothing_of_it() -> None:
-    bench = StreamBench()
-    stream = bench.open()
+    bench, stream = streaming()
     bench.take(reply(stream.id, "half a ", end=False, chunk=0, more="1"))
     bench.take(reply(stream.id, error=("oops", "it broke")))
     assert await read(stream) == []
@@ -917,8 +885,7 @@ async def test_an_error_in_the_middle_of_a_chunk_gives_nothing_of_it() -> None:
 
 
 async def test_another_instance_may_begin_a_chunk_anew_of_which_nothing_was_given() -> None:
-    bench = StreamBench()
-    stream = bench.open()
+    bench, stream = streaming()
     for index in range(2):
         bench.take(reply(stream.id, "half ", end=False, chunk=index, more="1", instance="a"))
     bench.take(reply(stream.id, "an", end=False, chunk=0, more="1", instance="b"))

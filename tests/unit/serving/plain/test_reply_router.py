@@ -21,7 +21,7 @@ from dispatch.serving.plain import LEAST_UNUSED_S, SWEEP_S, TOPICS_OF_ONE, UNUSE
 from tests.helpers.clock import advance, idle, run
 from tests.helpers.dispatcher_and_service import RESPONSES, Peer, Service, dispatching, serving, stand
 from tests.helpers.fakes import lost
-from tests.helpers.reply_broker import ANSWER, CONTROL, OWN, Broker, asked, router
+from tests.helpers.reply_broker import ANSWER, CONTROL, OWN, Broker, asked, router, routing
 from tests.helpers.session import KEY, SECRET
 
 
@@ -85,8 +85,7 @@ async def test_a_service_answers_where_it_is_asked_to_if_it_may() -> None:
 
 
 async def test_what_waits_for_a_topic_goes_out_in_order_when_it_is_open() -> None:
-    broker = Broker()
-    made = await router(broker)
+    broker, made = await routing()
     broker.gate.clear()
     for number in range(5):
         made.send(asked(OWN), b"%d" % number, ANSWER)
@@ -102,8 +101,7 @@ async def test_what_waits_for_a_topic_goes_out_in_order_when_it_is_open() -> Non
 
 @pytest.mark.parametrize("error", [TransportError("refused", "no", may_have_run=False), RuntimeError("not planned")])
 async def test_answers_for_a_topic_that_cannot_be_opened_go_to_the_common_one(error: Exception) -> None:
-    broker = Broker()
-    made = await router(broker)
+    broker, made = await routing()
     broker.refusals[OWN] = error
     for number in range(3):
         made.send(asked(OWN), b"%d" % number, ANSWER)
@@ -118,8 +116,7 @@ async def test_answers_for_a_topic_that_cannot_be_opened_go_to_the_common_one(er
 
 async def test_answers_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain, "MAX_WAITING", 3)
-    broker = Broker()
-    made = await router(broker)
+    broker, made = await routing()
     broker.gate.clear()
     for number in range(5):
         made.send(asked(f"{OWN}-{number % 2}"), b"%d" % number, ANSWER)
@@ -141,8 +138,7 @@ async def test_answers_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
 
 async def test_open_reply_topics_are_bounded_and_the_quietest_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain, "MAX_REPLY_TOPICS", 3)
-    broker = Broker()
-    made = await router(broker)
+    broker, made = await routing()
     # With the common one that is one too many at c, and at d.
     for name, closed in (("a", ""), ("b", ""), ("a", ""), ("c", "b"), ("d", "ab")):
         made.send(asked(f"{OWN}-{name}"), b"x", ANSWER)
@@ -163,8 +159,7 @@ def open_topics(broker: Broker) -> set[str]:
 
 
 async def test_the_topic_of_a_caller_of_one_request_is_closed_soon() -> None:
-    broker = Broker()
-    made = await router(broker)
+    broker, made = await routing()
     for number in range(100):
         made.send(asked(f"{OWN}-{number}"), b"x", ANSWER)
     await made.flush()
@@ -179,8 +174,7 @@ async def test_the_topic_of_a_caller_of_one_request_is_closed_soon() -> None:
 
 
 async def test_a_topic_stays_open_for_as_long_as_it_was_in_use_and_at_most_a_minute() -> None:
-    broker = Broker()
-    made = await router(broker)
+    broker, made = await routing()
     for _ in range(10):
         made.send(asked(OWN), b"x", ANSWER)
         await advance(4)
@@ -200,8 +194,7 @@ async def test_a_topic_stays_open_for_as_long_as_it_was_in_use_and_at_most_a_min
 
 
 async def test_a_topic_with_replies_that_wait_stays_open() -> None:
-    broker = Broker()
-    made = await router(broker)
+    broker, made = await routing()
     broker.gate.clear()
     made.send(asked(OWN), b"late", ANSWER)
     await advance(2 * UNUSED_S)
@@ -212,8 +205,7 @@ async def test_a_topic_with_replies_that_wait_stays_open() -> None:
 
 
 async def test_many_topics_that_cannot_be_opened_are_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    broker = Broker()
-    made = await router(broker)
+    broker, made = await routing()
     for number in range(10):
         broker.refusals[f"{OWN}-{number}"] = lost()
         made.send(asked(f"{OWN}-{number}"), b"x", ANSWER)
@@ -226,8 +218,7 @@ async def test_many_topics_that_cannot_be_opened_are_one_warning(caplog: pytest.
 async def test_an_answer_that_cannot_be_sent_is_counted_and_told_without_its_content(
     later: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker = Broker()
-    made = await router(broker)
+    broker, made = await routing()
     if not later:
         broker.opened[RESPONSES].refusal = lost()
     for _ in range(3):
@@ -243,8 +234,7 @@ async def test_an_answer_that_cannot_be_sent_is_counted_and_told_without_its_con
 
 
 async def test_a_stream_waits_for_its_topic_to_open() -> None:
-    broker = Broker()
-    made = await router(broker)
+    broker, made = await routing()
     await made.writable(asked(OWN))  # nothing waits: nothing to wait for
     broker.gate.clear()
     made.send(asked(OWN), b"0", ANSWER)
@@ -258,8 +248,7 @@ async def test_a_stream_waits_for_its_topic_to_open() -> None:
 
 
 async def test_a_stream_that_stops_waiting_does_not_stop_the_opening() -> None:
-    broker = Broker()
-    made = await router(broker)
+    broker, made = await routing()
     broker.gate.clear()
     made.send(asked(OWN), b"0", ANSWER)
     writable = asyncio.create_task(made.writable(asked(OWN)))
@@ -274,8 +263,7 @@ async def test_a_stream_that_stops_waiting_does_not_stop_the_opening() -> None:
 
 
 async def test_flush_waits_for_openings_and_for_the_connection() -> None:
-    broker = Broker()
-    made = await router(broker)
+    broker, made = await routing()
     broker.gate.clear()
     made.send(asked(OWN), b"0", ANSWER)
     flush = asyncio.create_task(made.flush())
@@ -289,8 +277,7 @@ async def test_flush_waits_for_openings_and_for_the_connection() -> None:
 
 
 async def test_closing_gives_up_what_is_being_opened() -> None:
-    broker = Broker()
-    made = await router(broker)
+    broker, made = await routing()
     broker.gate.clear()
     made.send(asked(OWN), b"0", ANSWER)
     await idle()
@@ -308,8 +295,7 @@ async def test_without_its_response_topic_nothing_starts() -> None:
 
 def test_properties_travel_as_they_are() -> None:
     async def scene() -> Mapping[str, Any]:
-        broker = Broker()
-        made = await router(broker)
+        broker, made = await routing()
         made.send(asked(), b"x", {"id": "1", "chunk": "0"})
         return broker.opened[RESPONSES].sent[0].properties
 

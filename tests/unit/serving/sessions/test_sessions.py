@@ -74,7 +74,7 @@ from tests.helpers.dispatcher_and_service import (
     stand,
 )
 from tests.helpers.protocol_settings import override_settings
-from tests.helpers.reply_broker import ANSWER, OWN, Broker, asked, router
+from tests.helpers.reply_broker import ANSWER, OWN, asked, routing
 from tests.helpers.session import KEY
 from tests.helpers.session_caller import calling
 from tests.unit.cli.conftest import Run, as_if_alone, run, write_catalog
@@ -635,8 +635,7 @@ def asked_by(number: int) -> dict[str, str]:
 async def test_a_flood_opens_no_more_topics_than_the_bound_and_loses_no_answer(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    broker = Broker()
-    made = await router(broker)
+    broker, made = await routing()
     for number in range(FLOOD):
         made.send(asked_by(number), b"%d" % number, ANSWER)
     await made.flush()
@@ -657,8 +656,7 @@ async def test_a_flood_opens_no_more_topics_than_the_bound_and_loses_no_answer(
 
 @pytest.mark.costly
 async def test_topics_are_bounded_in_all_and_what_was_kept_for_a_closed_one_is_gone() -> None:
-    broker = Broker()
-    made = await router(broker)
+    broker, made = await routing()
     most = 0
     for number in range(2 * MAX_REPLY_TOPICS):
         made.send(asked_by(number), b"x", ANSWER)
@@ -678,8 +676,7 @@ async def test_a_topic_that_cannot_be_closed_is_kept_and_the_rest_is_answered_al
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(plain, "MAX_REPLY_TOPICS", 3)
-    broker = Broker()
-    made = await router(broker)
+    broker, made = await routing()
     broker.gate.clear()
     for number in range(5):
         made.send(asked_by(number), b"%d" % number, ANSWER)
@@ -694,8 +691,7 @@ async def test_a_topic_that_cannot_be_closed_is_kept_and_the_rest_is_answered_al
 
 
 async def test_one_dispatcher_has_so_many_topics_and_costs_others_no_opening() -> None:
-    broker = Broker()
-    made = await router(broker)
+    broker, made = await routing()
     for number in range(FLOOD):
         made.send(asked(f"{OWN}-{number}"), b"%d" % number, ANSWER)
     for number in range(OPENINGS_AT_ONCE - TOPICS_OF_ONE):
@@ -713,8 +709,7 @@ async def test_what_one_dispatcher_has_is_counted_when_topics_close_or_cannot_be
 ) -> None:
     monkeypatch.setattr(plain, "TOPICS_OF_ONE", 1)
     monkeypatch.setattr(plain, "MAX_REPLY_TOPICS", 2)
-    broker = Broker()
-    made = await router(broker)
+    broker, made = await routing()
     broker.refusals[f"{OWN}-0"] = TransportError("connection-refused", "no", may_have_run=False)
     for number, opens in ((0, False), (1, True), (2, False)):
         made.send(asked(f"{OWN}-{number}"), b"x", ANSWER)
@@ -732,8 +727,7 @@ async def test_what_one_dispatcher_has_is_counted_when_topics_close_or_cannot_be
 
 async def test_what_is_no_answer_is_not_sent_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain, "OPENINGS_AT_ONCE", 1)
-    broker = Broker()
-    made = await router(broker)
+    broker, made = await routing()
     for number in range(3):
         made.send(asked_by(number), b"", {"here": REQUESTS})
         await made.writable(asked_by(number))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatch.transports.pulsar import supervisor
-from tests.helpers.fake_pulsar import FakeBroker
+from tests.helpers.fake_pulsar import Failures, FakeBroker
 
 
 @pytest.fixture
@@ -14,3 +14,8 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
     monkeypatch.setattr(supervisor, "PulsarClient", made.connect)
     monkeypatch.setattr(supervisor, "shake_hands", made.shake_hands)
     return made
+
+
+@pytest.fixture
+def failures() -> Failures:
+    return Failures()

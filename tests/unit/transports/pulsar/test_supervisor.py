@@ -40,6 +40,7 @@ from tests.helpers.fake_pulsar import (
     FakeLink,
     connected,
     listen,
+    publishing,
     send,
 )
 
@@ -53,8 +54,7 @@ def now() -> float:
 GONE = TransportError("no-such-namespace", "The broker has no namespace 'tg/request'.", may_have_run=False)
 
 
-async def test_a_topic_that_moves_is_left_to_pulsar_client(broker: FakeBroker) -> None:
-    failures = Failures()
+async def test_a_topic_that_moves_is_left_to_pulsar_client(broker: FakeBroker, failures: Failures) -> None:
     async with connected() as transport:
         moving, _ = await transport.publisher(TOPIC), await transport.publisher(OTHER)
         raw = broker.producer(TOPIC)
@@ -89,8 +89,7 @@ async def test_a_topic_that_is_lost_alone_is_opened_again_without_the_others(bro
         broker.producer(OTHER).receipts()
 
 
-async def test_while_it_is_opened_again_nothing_is_given_to_it(broker: FakeBroker) -> None:
-    failures = Failures()
+async def test_while_it_is_opened_again_nothing_is_given_to_it(broker: FakeBroker, failures: Failures) -> None:
     async with connected() as transport:
         lost, fine = await transport.publisher(TOPIC), await transport.publisher(OTHER)
         broker.producer(TOPIC).closed = True
@@ -124,8 +123,7 @@ async def test_what_is_held_for_a_topic_fails_when_no_broker_takes_it_over(broke
             send(lost, failures, "a2")
 
 
-async def test_a_request_waits_for_the_inbox_of_its_reply(broker: FakeBroker) -> None:
-    failures = Failures()
+async def test_a_request_waits_for_the_inbox_of_its_reply(broker: FakeBroker, failures: Failures) -> None:
     async with connected() as transport:
         requests = await transport.publisher(TOPIC)
         await transport.subscribe(REPLIES, lambda _: None, mode=Mode.FANOUT, name="agent")
@@ -154,10 +152,9 @@ async def test_what_is_closed_meanwhile_is_not_kept(broker: FakeBroker) -> None:
 
 
 async def test_when_all_topics_are_gone_but_the_broker_is_there_each_says_why(
-    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture, failures: Failures
 ) -> None:
     """They were all in the namespace that was deleted: it is not the broker that is out of reach."""
-    failures = Failures()
     async with connected() as transport:
         publishers = [await transport.publisher(topic) for topic in (TOPIC, OTHER)]
         for topic in (TOPIC, OTHER):
@@ -197,11 +194,9 @@ async def test_one_that_cannot_be_reached_among_those_that_are_gone_is_a_connect
         assert transport.connected
 
 
-async def test_a_broker_that_hangs_is_out_of_reach_until_it_answers(broker: FakeBroker) -> None:
+async def test_a_broker_that_hangs_is_out_of_reach_until_it_answers(broker: FakeBroker, failures: Failures) -> None:
     """Its connections stay open, so that pulsar-client notices nothing for a minute."""
-    failures = Failures()
-    async with connected() as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing() as (transport, publisher):
         before = now()
         send(publisher, failures, "a1")
         broker.handshake = unreachable(URL)
@@ -256,8 +251,7 @@ async def test_topics_of_a_broker_that_hangs_are_closed_without_waiting_for_it(b
 async def test_a_broker_that_hangs_is_not_back_because_a_publish_has_failed(broker: FakeBroker) -> None:
     """pulsar-client fails a publish that has had no receipt for 10 s: then nothing is unacknowledged any more."""
     failures = Failures()
-    async with connected() as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing() as (transport, publisher):
         send(publisher, failures, "a1")
         broker.handshake = unreachable(URL)
         await advance(SILENT_S + 2 * POLL_S)
@@ -272,8 +266,7 @@ async def test_a_broker_that_hangs_is_not_back_because_a_publish_has_failed(brok
 
 
 async def test_a_broker_that_answers_is_not_out_of_reach_because_a_receipt_is_late(broker: FakeBroker) -> None:
-    async with connected() as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing() as (transport, publisher):
         sent_at = now()
         send(publisher, Failures(), "a1")
         await advance(10)
@@ -516,8 +509,7 @@ async def test_a_topic_without_receipts_counts_as_lost_while_others_have_them(
 
 
 async def test_a_packet_that_cannot_be_sent_has_no_receipt_to_wait_for(broker: FakeBroker) -> None:
-    async with connected() as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing() as (transport, publisher):
         broker.producer(TOPIC).refusal = RuntimeError("ProducerQueueIsFull")
         assert not publisher.send_packet(b"a")
         broker.producer(TOPIC).refusal = None

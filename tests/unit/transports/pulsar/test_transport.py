@@ -53,15 +53,14 @@ from tests.helpers.fake_pulsar import (
     connected,
     counting_wakeups,
     listen,
+    publishing,
     send,
     texts,
 )
 
 
-async def test_no_more_receipts_are_out_than_the_window_has_room_for(broker: FakeBroker) -> None:
-    failures = Failures()
-    async with connected(publish_window=8) as transport:
-        publisher = await transport.publisher(TOPIC)
+async def test_no_more_receipts_are_out_than_the_window_has_room_for(broker: FakeBroker, failures: Failures) -> None:
+    async with publishing(publish_window=8) as (_, publisher):
         names = [f"a{number}" for number in range(50)]
         send(publisher, failures, *names)
         raw = broker.producer()
@@ -78,8 +77,7 @@ async def test_no_more_receipts_are_out_than_the_window_has_room_for(broker: Fak
     assert not failures.told
 
 
-async def test_the_window_is_one_for_all_topics_and_fair_between_flows(broker: FakeBroker) -> None:
-    failures = Failures()
+async def test_the_window_is_one_for_all_topics_and_fair_between_flows(broker: FakeBroker, failures: Failures) -> None:
     async with connected(publish_window=2) as transport:
         busy, other = await transport.publisher(TOPIC), await transport.publisher(OTHER)
         send(busy, failures, *(f"a{number}" for number in range(6)))
@@ -94,8 +92,7 @@ async def test_the_window_is_one_for_all_topics_and_fair_between_flows(broker: F
         assert order.index(b"b0") < order.index(b"a4")
 
 
-async def test_a_message_that_the_broker_dropped_was_surely_not_sent(broker: FakeBroker) -> None:
-    failures = Failures()
+async def test_a_message_that_the_broker_dropped_was_surely_not_sent(broker: FakeBroker, failures: Failures) -> None:
     async with connected() as transport:
         send(await transport.publisher(TOPIC), failures, "a1", "a2", "a3")
         first, second, third = broker.producer().sent
@@ -122,9 +119,8 @@ async def test_a_message_that_the_broker_dropped_was_surely_not_sent(broker: Fak
     ],
 )
 async def test_a_failed_receipt_becomes_a_typed_error_that_is_told_once(
-    broker: FakeBroker, result: str, type: str, sent: bool
+    broker: FakeBroker, result: str, type: str, sent: bool, failures: Failures
 ) -> None:
-    failures = Failures()
     async with connected() as transport:
         send(await transport.publisher(TOPIC), failures, "a1")
         (held,) = broker.producer().sent
@@ -142,8 +138,7 @@ async def test_a_failed_receipt_becomes_a_typed_error_that_is_told_once(
 async def test_a_failure_is_told_before_its_receipt(broker: FakeBroker) -> None:
     """The receipt of a reply's last message must not acknowledge a request whose reply has failed."""
     told: list[str] = []
-    async with connected() as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing() as (_, publisher):
         for name in ("a1", "a2"):
             publisher.publish(
                 name.encode(),
@@ -161,11 +156,9 @@ async def test_a_failure_is_told_before_its_receipt(broker: FakeBroker) -> None:
 
 @pytest.mark.parametrize("refusal", [TypeError("no text"), UnicodeError("no UTF-8"), RuntimeError("odd")])
 async def test_what_pulsar_client_does_not_take_at_all_was_surely_not_sent(
-    broker: FakeBroker, refusal: Exception
+    broker: FakeBroker, refusal: Exception, failures: Failures
 ) -> None:
-    failures = Failures()
-    async with connected(publish_window=1) as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing(publish_window=1) as (_, publisher):
         raw = broker.producer()
         raw.refusal = refusal
         send(publisher, failures, "a1", "a2")
@@ -179,8 +172,7 @@ async def test_what_pulsar_client_does_not_take_at_all_was_surely_not_sent(
         raw.receipts()
 
 
-async def test_failures_give_their_room_to_those_who_wait(broker: FakeBroker) -> None:
-    failures = Failures()
+async def test_failures_give_their_room_to_those_who_wait(broker: FakeBroker, failures: Failures) -> None:
     async with connected(publish_window=2) as transport:
         send(await transport.publisher(TOPIC), failures, *(f"a{number}" for number in range(6)))
         raw = broker.producer()
@@ -192,10 +184,8 @@ async def test_failures_give_their_room_to_those_who_wait(broker: FakeBroker) ->
         assert failures.names == [f"a{number}" for number in range(6)]
 
 
-async def test_the_queue_is_bounded_and_says_so_without_sending(broker: FakeBroker) -> None:
-    failures = Failures()
-    async with connected(publish_window=1, max_queued=2, max_queued_bytes=100) as transport:
-        publisher = await transport.publisher(TOPIC)
+async def test_the_queue_is_bounded_and_says_so_without_sending(broker: FakeBroker, failures: Failures) -> None:
+    async with publishing(publish_window=1, max_queued=2, max_queued_bytes=100) as (_, publisher):
         send(publisher, failures, "a1", "a2")
         with pytest.raises(TransportError) as caught:
             publisher.publish(b"x" * 99, {}, flow="", on_failure=failures.of("x"))
@@ -216,8 +206,7 @@ async def test_the_queue_is_bounded_and_says_so_without_sending(broker: FakeBrok
     assert failures.told == []
 
 
-async def test_what_waits_can_be_withdrawn_and_what_has_left_cannot(broker: FakeBroker) -> None:
-    failures = Failures()
+async def test_what_waits_can_be_withdrawn_and_what_has_left_cannot(broker: FakeBroker, failures: Failures) -> None:
     async with connected(publish_window=1) as transport:
         tickets = send(await transport.publisher(TOPIC), failures, "a1", "a2", "a3")
         raw = broker.producer()
@@ -234,8 +223,7 @@ async def test_what_waits_can_be_withdrawn_and_what_has_left_cannot(broker: Fake
 
 
 async def test_a_writer_waits_for_its_own_flow_only(broker: FakeBroker) -> None:
-    async with connected(publish_window=1) as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing(publish_window=1) as (_, publisher):
         tickets = send(publisher, Failures(), "a1", "a2", "b1")
         waiting = {flow: asyncio.create_task(publisher.writable(flow)) for flow in "abc"}
         await idle()
@@ -272,10 +260,8 @@ async def test_a_flush_that_is_given_up_leaves_nothing_behind(broker: FakeBroker
         assert not transport._sender._writers
 
 
-async def test_receipts_may_come_from_any_thread_in_any_order(broker: FakeBroker) -> None:
-    failures = Failures()
-    async with connected(publish_window=16) as transport:
-        publisher = await transport.publisher(TOPIC)
+async def test_receipts_may_come_from_any_thread_in_any_order(broker: FakeBroker, failures: Failures) -> None:
+    async with publishing(publish_window=16) as (transport, publisher):
         send(publisher, failures, *(f"a{number}" for number in range(1_000)))
         raw, loop_thread = broker.producer(), threading.get_ident()
         told_on: set[int] = set()
@@ -306,8 +292,7 @@ async def test_receipts_may_come_from_any_thread_in_any_order(broker: FakeBroker
 async def test_receipts_that_nobody_waits_for_do_not_wake_the_loop(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with connected(publish_window=64) as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing(publish_window=64) as (_, publisher):
         raw = broker.producer()
         calls = counting_wakeups(monkeypatch)
         for _ in range(10):
@@ -324,8 +309,7 @@ async def test_receipts_that_nobody_waits_for_do_not_wake_the_loop(
 
 async def test_what_has_left_is_not_kept(broker: FakeBroker) -> None:
     """A megabyte whose receipt is out is in pulsar-client's memory; it need not be in ours as well."""
-    async with connected(publish_window=1) as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing(publish_window=1) as (_, publisher):
         sent, waiting = (publisher.publish(b"x", {"id": "1"}, flow="", on_failure=lambda error: None) for _ in range(2))
         assert (sent.payload, sent.properties) == (None, None)  # type: ignore[attr-defined]
         assert waiting.payload == b"x"  # type: ignore[attr-defined]
@@ -419,8 +403,7 @@ async def test_before_the_start_and_after_the_end_everything_says_closed(broker:
     assert not transport.connected
 
 
-async def test_closing_waits_for_what_was_published(broker: FakeBroker) -> None:
-    failures = Failures()
+async def test_closing_waits_for_what_was_published(broker: FakeBroker, failures: Failures) -> None:
     transport = PulsarTransport(URL, security=Security(), publish_window=2)
     await transport.start()
     send(await transport.publisher(TOPIC), failures, "a1", "a2", "a3", "a4")
@@ -480,8 +463,7 @@ async def test_closing_twice_closes_once(broker: FakeBroker) -> None:
     assert broker.link.closings == 1
 
 
-async def test_closing_while_it_is_away_is_a_matter_of_no_time(broker: FakeBroker) -> None:
-    failures = Failures()
+async def test_closing_while_it_is_away_is_a_matter_of_no_time(broker: FakeBroker, failures: Failures) -> None:
     loop = asyncio.get_running_loop()
     transport = PulsarTransport(URL, security=Security())
     await transport.start()
@@ -522,8 +504,7 @@ async def test_whoever_is_cancelled_while_closing_has_closed(broker: FakeBroker)
     await idle()
 
 
-async def test_closing_a_publisher_waits_for_its_receipts(broker: FakeBroker) -> None:
-    failures = Failures()
+async def test_closing_a_publisher_waits_for_its_receipts(broker: FakeBroker, failures: Failures) -> None:
     async with connected() as transport:
         publisher, other = await transport.publisher(TOPIC), await transport.publisher(OTHER)
         send(publisher, failures, "a1", "a2")
@@ -541,8 +522,7 @@ async def test_closing_a_publisher_waits_for_its_receipts(broker: FakeBroker) ->
 
 
 async def test_closing_a_publisher_without_receipts_takes_a_bounded_time(broker: FakeBroker) -> None:
-    async with connected() as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing() as (_, publisher):
         send(publisher, Failures(), "a1")
         raw = broker.producer(TOPIC)
         closing = asyncio.create_task(publisher.close())
@@ -552,8 +532,7 @@ async def test_closing_a_publisher_without_receipts_takes_a_bounded_time(broker:
 
 
 async def test_closing_a_publisher_without_a_connection_does_not_wait(broker: FakeBroker) -> None:
-    async with connected() as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing() as (_, publisher):
         send(publisher, Failures(), "a1")
         broker.up = False
         await advance(SEEN_S)
@@ -965,8 +944,7 @@ async def test_thousands_of_inboxes_do_not_delay_the_end_of_an_outage(broker: Fa
         assert broker.openings == [TOPIC]
 
 
-async def test_what_is_published_during_an_outage_arrives_after_it(broker: FakeBroker) -> None:
-    failures = Failures()
+async def test_what_is_published_during_an_outage_arrives_after_it(broker: FakeBroker, failures: Failures) -> None:
     async with connected() as transport:
         await listen(transport, lambda _: None)
         peer, silent = await transport.publisher(REPLIES), await transport.publisher(INSTANCE)
@@ -1086,8 +1064,7 @@ async def test_what_waits_for_an_inbox_fails_when_the_connection_is_closed(broke
     assert failures.types == [("a1", "closed", False)]
 
 
-async def test_an_inbox_that_is_lost_alone_is_not_opened_again_either(broker: FakeBroker) -> None:
-    failures = Failures()
+async def test_an_inbox_that_is_lost_alone_is_not_opened_again_either(broker: FakeBroker, failures: Failures) -> None:
     async with connected() as transport:
         await listen(transport, lambda _: None)
         peer = await transport.publisher(REPLIES)
@@ -1139,8 +1116,7 @@ async def test_a_reconnection_logs_one_line_however_many_topics_cannot_be_opened
 
 
 async def test_packets_bypass_the_window_and_its_queue(broker: FakeBroker) -> None:
-    async with connected(publish_window=1) as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing(publish_window=1) as (_, publisher):
         send(publisher, Failures(), "a1", "a2")
         assert publisher.send_packet(b"p1")
         assert publisher.send_packet(b"p2")
@@ -1162,8 +1138,7 @@ async def test_packets_without_a_receipt_are_bounded(broker: FakeBroker) -> None
 
 
 async def test_a_packet_is_not_sent_while_the_connection_is_down(broker: FakeBroker) -> None:
-    async with connected() as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing() as (_, publisher):
         broker.up = False
         await advance(SEEN_S)
         assert not publisher.send_packet(b"p1")
@@ -1187,8 +1162,7 @@ async def test_a_packet_is_not_sent_to_a_topic_that_cannot_be_opened(broker: Fak
 
 
 async def test_packets_that_were_dropped_or_not_sent_are_counted(broker: FakeBroker) -> None:
-    async with connected() as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing() as (transport, publisher):
         for _ in range(3):
             publisher.send_packet(b"p")
         first, second, third = broker.producer().sent
@@ -1203,8 +1177,7 @@ async def test_packets_that_were_dropped_or_not_sent_are_counted(broker: FakeBro
 
 
 async def test_a_broker_that_confirms_no_packet_is_out_of_reach_until_it_answers(broker: FakeBroker) -> None:
-    async with connected() as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing() as (transport, publisher):
         publisher.send_packet(b"p1")
         broker.handshake = unreachable(URL)
         await advance(SILENT_S + 2 * POLL_S)
@@ -1221,8 +1194,7 @@ async def test_a_broker_that_confirms_no_packet_is_out_of_reach_until_it_answers
 async def test_a_broker_that_stalls_excuses_the_silence_of_peers_until_it_confirms_again(broker: FakeBroker) -> None:
     """Its handshakes are answered, so that the connection is kept; packets of living peers came a second late."""
     loop = asyncio.get_running_loop()
-    async with connected() as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing() as (transport, publisher):
         publisher.send_packet(b"p1")
         began = loop.time()
         await advance(SILENT_S + 2 * POLL_S)
@@ -1235,8 +1207,7 @@ async def test_a_broker_that_stalls_excuses_the_silence_of_peers_until_it_confir
 
 
 async def test_a_broker_that_confirms_one_packet_after_the_other_is_not_asked(broker: FakeBroker) -> None:
-    async with connected() as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing() as (transport, publisher):
         asked = broker.handshakes
         for _ in range(20):
             publisher.send_packet(b"p")
@@ -1249,8 +1220,7 @@ async def test_a_broker_that_confirms_one_packet_after_the_other_is_not_asked(br
 
 
 async def test_receipts_of_packets_that_the_old_client_did_not_bring_are_not_waited_for(broker: FakeBroker) -> None:
-    async with connected() as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing() as (transport, publisher):
         for _ in range(MAX_PACKETS_IN_DOUBT):
             publisher.send_packet(b"p")
         old = broker.producer()
@@ -1270,8 +1240,7 @@ async def test_receipts_of_packets_that_the_old_client_did_not_bring_are_not_wai
 
 async def test_a_packet_that_is_too_large_makes_the_transport_ask_for_the_limit(broker: FakeBroker) -> None:
     """pulsar-client has reconnected by itself, and learned of a lower limit."""
-    async with connected() as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing() as (transport, publisher):
         asked = broker.handshakes
         broker.limit = 1_000_000
         publisher.send_packet(b"p1")
@@ -1292,8 +1261,7 @@ async def test_a_packet_that_is_too_large_makes_the_transport_ask_for_the_limit(
 
 
 async def test_flush_waits_for_the_receipts_of_packets(broker: FakeBroker) -> None:
-    async with connected() as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing() as (transport, publisher):
         publisher.send_packet(b"p1")
         publisher.send_packet(b"p2")
         flush = asyncio.create_task(transport.flush())

@@ -23,6 +23,7 @@ from tests.helpers.fake_pulsar import (
     Kept,
     connected,
     listen,
+    publishing,
     send,
     texts,
 )
@@ -30,8 +31,7 @@ from tests.helpers.fake_pulsar import (
 
 async def test_a_moments_absence_costs_nothing(broker: FakeBroker) -> None:
     failures, got = Failures(), list[Any]()
-    async with connected() as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing() as (transport, publisher):
         await listen(transport, got.append)
         send(publisher, failures, "a1")
         broker.up = False
@@ -80,8 +80,7 @@ async def test_an_outage_ends_with_new_producers_and_new_subscriptions(broker: F
 
 async def test_what_was_under_way_fails_once_and_its_late_receipts_mean_nothing(broker: FakeBroker) -> None:
     failures = Failures()
-    async with connected(publish_window=4) as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing(publish_window=4) as (transport, publisher):
         send(publisher, failures, "a1", "a2", "a3")
         old = broker.producer()
         broker.restarts()
@@ -102,8 +101,7 @@ async def test_what_was_under_way_fails_once_and_its_late_receipts_mean_nothing(
 
 async def test_receipts_that_the_end_of_the_old_client_did_not_bring_are_not_waited_for(broker: FakeBroker) -> None:
     failures = Failures()
-    async with connected() as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing() as (transport, publisher):
         send(publisher, failures, "a1", "a2")
         broker.producer().settled = 2  # as if its callbacks had got lost with it
         broker.restarts()
@@ -114,8 +112,7 @@ async def test_receipts_that_the_end_of_the_old_client_did_not_bring_are_not_wai
 
 async def test_while_it_is_away_messages_wait_within_bounds_and_can_be_withdrawn(broker: FakeBroker) -> None:
     failures = Failures()
-    async with connected(max_queued=3) as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing(max_queued=3) as (transport, publisher):
         broker.restarts()
         broker.up = False
         await advance(SEEN_S)
@@ -137,8 +134,7 @@ async def test_while_it_is_away_messages_wait_within_bounds_and_can_be_withdrawn
 
 
 async def test_withdrawing_the_last_one_ends_the_waiting_for_it(broker: FakeBroker) -> None:
-    async with connected() as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing() as (transport, publisher):
         broker.up = False
         await advance(SEEN_S)
         (ticket,) = send(publisher, Failures(), "a1")
@@ -180,8 +176,7 @@ async def test_the_supervisor_outlives_whatever_a_handshake_raises(broker: FakeB
 
 async def test_a_topic_that_cannot_be_opened_again_is_tried_again_by_itself(broker: FakeBroker) -> None:
     failures, got = Failures(), list[Any]()
-    async with connected() as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing() as (transport, publisher):
         await listen(transport, got.append)
         await listen(transport, got.append, OTHER)
         broker.restarts()
@@ -218,8 +213,7 @@ async def test_what_is_closed_while_the_client_is_replaced_stays_closed(broker: 
 
 
 async def test_a_publisher_that_is_closed_while_its_own_successor_is_made_leaves_none(broker: FakeBroker) -> None:
-    async with connected() as transport:
-        publisher = await transport.publisher(TOPIC)
+    async with publishing() as (_, publisher):
         broker.restarts()
         broker.gate.clear()
         await advance(REPLACED_S)
