@@ -9,6 +9,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import msgspec
 
@@ -49,6 +50,12 @@ class Request(OutgoingRequest):
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
     chunk_payloads: list[bytes] = msgspec.field(default_factory=list)
+
+    async def failure(self) -> tuple[str, bool]:
+        """Return why it failed, and whether it may have run."""
+        outcome = await self.outcome
+        assert isinstance(outcome, RequestFailed), outcome
+        return outcome.reason, outcome.may_have_run
 
 
 class Peer:
@@ -238,3 +245,10 @@ async def peers(
     finally:
         for peer in started:
             await peer.stop()
+
+
+@contextlib.asynccontextmanager
+async def pair(**options: Any) -> AsyncIterator[tuple[Caller, Callee, CallerSession]]:
+    """A caller and a callee on the broker of :data:`URL`, with an open session."""
+    async with peers(URL, **options) as (caller, [callee]):
+        yield caller, callee, await caller.connect(callee.inbox)

@@ -25,12 +25,11 @@ from dispatch.transports import Transport
 from dispatch.transports.errors import unreachable
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, idle
-from tests.helpers.endpoint_peers import URL, Callee, Caller, Request, new_topics, peers
+from tests.helpers.endpoint_peers import URL, Callee, Caller, Request, new_topics, pair, peers
 
 
 async def test_a_request_gets_its_reply() -> None:
-    async with peers("memory://") as (caller, [callee]):
-        session = await caller.connect(callee.inbox)
+    async with pair() as (caller, callee, session):
         assert await caller.call(session, b"1:3") == b"1.."
         assert session.peer_name == "callee-0"
         assert callee.runs == {b"1": 1}
@@ -38,15 +37,13 @@ async def test_a_request_gets_its_reply() -> None:
 
 
 async def test_a_reply_of_ten_megabytes() -> None:
-    async with peers("memory://") as (caller, [callee]):
-        session = await caller.connect(callee.inbox)
+    async with pair() as (caller, _, session):
         reply = await caller.call(session, b"7:10000000")
         assert reply == b"7".ljust(10_000_000, b".")
 
 
 async def test_many_requests_share_packets() -> None:
-    async with peers("memory://") as (caller, [callee]):
-        session = await caller.connect(callee.inbox)
+    async with pair() as (caller, callee, session):
         before = session.statistics.packets_sent
         replies = await asyncio.gather(*(caller.call(session, b"%d:20" % number) for number in range(500)))
         assert replies == [(b"%d" % number).ljust(20, b".") for number in range(500)]
@@ -57,8 +54,7 @@ async def test_many_requests_share_packets() -> None:
 @pytest.mark.parametrize("size", [50, 20_000, 300_000])
 async def test_nothing_is_lost_or_run_twice_with_one_packet_of_twenty_dropped_each_way(size: int) -> None:
     faults = FaultInjector(Faults(drop=0.05, direction="out", seed=size))
-    async with peers("memory://", wrap=lambda inner: FaultyTransport(inner, faults)) as (caller, [callee]):
-        session = await caller.connect(callee.inbox)
+    async with pair(wrap=lambda inner: FaultyTransport(inner, faults)) as (caller, callee, session):
         count = max(160, 4_000_000 // (size + 1_000))
 
         async def call_several(start: int) -> None:
@@ -127,9 +123,7 @@ async def test_a_reply_in_a_packet_that_is_too_large_ends_the_session() -> None:
         session = await caller.connect(callee.inbox)
         await advance(1)
         limit_messages(caller, callee)
-        outcome = await caller.send(session, b"1:50000").outcome
-        assert isinstance(outcome, RequestFailed)
-        assert (outcome.reason, outcome.may_have_run) == (Failure.BROKER_REFUSED, True)
+        assert await caller.send(session, b"1:50000").failure() == (Failure.BROKER_REFUSED, True)
         session = await caller.connect(callee.inbox)
         assert await caller.call(session, b"2:50000") == b"2".ljust(50_000, b".")
 
@@ -146,8 +140,7 @@ async def test_a_session_with_small_packets_continues() -> None:
 # -- a connection that is down ----------------------------------------------------------------------------------------
 async def test_sessions_survive_an_outage_that_is_longer_than_they_wait_for_a_silent_peer() -> None:
     faults = FaultInjector()
-    async with peers(URL, wrap=lambda inner: FaultyTransport(inner, faults)) as (caller, [callee]):
-        session = await caller.connect(callee.inbox)
+    async with pair(wrap=lambda inner: FaultyTransport(inner, faults)) as (caller, callee, session):
         await advance(1)
         callee.is_holding = True
         running = [caller.send(session, b"%d:10" % number) for number in range(5)]
@@ -158,9 +151,7 @@ async def test_sessions_survive_an_outage_that_is_longer_than_they_wait_for_a_si
         callee.is_holding = False
         callee.release()
         await advance(59)
-        outcome = await expired.outcome
-        assert isinstance(outcome, RequestFailed)
-        assert (outcome.reason, outcome.may_have_run) == (Failure.DEADLINE, False)
+        assert await expired.failure() == (Failure.DEADLINE, False)
         assert not any(request.outcome.done() for request in (*running, *waiting))
         await advance(1.2)
         assert [await request.outcome for request in (*running, *waiting)] == [
@@ -190,8 +181,7 @@ class Moving(FaultyTransport):
 async def test_a_peer_may_be_back_later_at_a_topic_that_has_moved(has_moved: bool) -> None:
     """Its client finds the new owner by itself; until then the broker drops what is sent there."""
     injector = FaultInjector()
-    async with peers(URL, wrap=lambda inner: Moving(inner, injector)) as (caller, [callee]):
-        session = await caller.connect(callee.inbox)
+    async with pair(wrap=lambda inner: Moving(inner, injector)) as (caller, callee, session):
         await advance(1)
         assert isinstance(caller.transport, Moving)
         if has_moved:
@@ -209,8 +199,7 @@ async def test_a_peer_may_be_back_later_at_a_topic_that_has_moved(has_moved: boo
 async def test_deadlines_that_pass_during_an_outage_are_kept() -> None:
     """One after the other within a millisecond: each ends by a timer that is due almost at once."""
     faults, loop = FaultInjector(), asyncio.get_running_loop()
-    async with peers(URL, wrap=lambda inner: FaultyTransport(inner, faults)) as (caller, [callee]):
-        session = await caller.connect(callee.inbox)
+    async with pair(wrap=lambda inner: FaultyTransport(inner, faults)) as (caller, _, session):
         await advance(1)
         faults.disconnect(60)
         ended: list[float] = []
@@ -314,8 +303,7 @@ class Recorded(FaultyTransport):
 
 
 async def test_a_large_reply_uses_the_paths_that_are_opened_for_it() -> None:
-    async with peers(URL, has_paths=True) as (caller, [callee]):
-        session = await caller.connect(callee.inbox)
+    async with pair(has_paths=True) as (caller, callee, session):
         for number in range(40):
             await asyncio.gather(*(caller.call(session, b"%d:400000" % number) for _ in range(8)))
         assert len(caller.table.inboxes) == 4
@@ -327,8 +315,7 @@ async def test_a_large_reply_uses_the_paths_that_are_opened_for_it() -> None:
 
 async def test_large_replies_continue_when_the_connection_of_a_path_is_lost() -> None:
     further: list[FaultyTransport] = []
-    async with peers(URL, has_paths=True, wrap=lambda inner: Recorded(inner, further)) as (caller, [callee]):
-        session = await caller.connect(callee.inbox)
+    async with pair(has_paths=True, wrap=lambda inner: Recorded(inner, further)) as (caller, callee, session):
 
         async def call_many() -> None:
             for number in range(40):
@@ -350,8 +337,7 @@ async def test_large_replies_continue_when_the_connection_of_a_path_is_lost() ->
 
 async def test_packets_of_a_path_that_the_caller_has_withdrawn_travel_on_the_first_one() -> None:
     further: list[FaultyTransport] = []
-    async with peers(URL, has_paths=True, wrap=lambda inner: Recorded(inner, further)) as (caller, [callee]):
-        session = await caller.connect(callee.inbox)
+    async with pair(has_paths=True, wrap=lambda inner: Recorded(inner, further)) as (caller, _, session):
         for number in range(40):
             await asyncio.gather(*(caller.call(session, b"%d:400000" % number) for _ in range(8)))
         for connection in further:
@@ -366,8 +352,7 @@ async def test_packets_of_a_path_that_the_caller_has_withdrawn_travel_on_the_fir
 
 
 async def test_small_replies_open_no_path() -> None:
-    async with peers(URL, has_paths=True) as (caller, [callee]):
-        session = await caller.connect(callee.inbox)
+    async with pair(has_paths=True) as (caller, _, session):
         for _ in range(40):
             await asyncio.gather(*(caller.call(session, b"%d:4000" % number) for number in range(64)))
         assert len(caller.table.inboxes) == 1
@@ -388,8 +373,7 @@ async def test_a_path_whose_connection_fails_is_not_used_and_tried_later() -> No
     def wrap(inner: Transport) -> Transport:
         return OneConnection(URL)
 
-    async with peers(URL, has_paths=True, wrap=wrap) as (caller, [callee]):
-        session = await caller.connect(callee.inbox)
+    async with pair(has_paths=True, wrap=wrap) as (caller, _, session):
         for _ in range(30):
             await asyncio.gather(*(caller.call(session, b"%d:400000" % number) for number in range(8)))
         assert OneConnection.attempts == 1
@@ -398,8 +382,7 @@ async def test_a_path_whose_connection_fails_is_not_used_and_tried_later() -> No
 
 # -- packets that are sent in a turn ----------------------------------------------------------------------------------
 async def test_requests_of_one_turn_and_of_the_tasks_it_wakes_leave_in_one_packet() -> None:
-    async with peers(URL) as (caller, [callee]):
-        session = await caller.connect(callee.inbox)
+    async with pair() as (caller, _, session):
         await advance(1)
         before = session.statistics.packets_sent
         first = [caller.send(session, b"%d:1" % number) for number in range(session.settings.early_frames - 1)]
@@ -415,8 +398,7 @@ async def test_requests_of_one_turn_and_of_the_tasks_it_wakes_leave_in_one_packe
 
 
 async def test_an_idle_peer_gets_the_first_batch_of_a_long_turn_at_once() -> None:
-    async with peers(URL) as (caller, [callee]):
-        session = await caller.connect(callee.inbox)
+    async with pair() as (caller, _, session):
         await advance(1)
         before, batch = session.statistics.packets_sent, session.settings.early_frames
         sent = []
@@ -431,8 +413,7 @@ async def test_an_idle_peer_gets_the_first_batch_of_a_long_turn_at_once() -> Non
 
 
 async def test_one_call_at_a_time_leaves_at_once_and_several_wait_for_each_other() -> None:
-    async with peers(URL) as (caller, [callee]):
-        session = await caller.connect(callee.inbox)
+    async with pair() as (caller, _, session):
         await advance(1)
         statistics = session.statistics
 
@@ -467,8 +448,7 @@ async def test_packets_of_a_burst_wake_their_tasks_before_the_next_packet_leaves
 
 
 async def test_two_packets_of_one_burst_are_answered_by_one() -> None:
-    async with peers(URL) as (caller, [callee]):
-        session = await caller.connect(callee.inbox)
+    async with pair() as (caller, callee, session):
         await advance(1)
         callee.is_holding = True
 
@@ -488,8 +468,7 @@ async def test_two_packets_of_one_burst_are_answered_by_one() -> None:
 
 
 async def test_an_urgent_acknowledgement_leaves_before_the_events_are_handled() -> None:
-    async with peers(URL) as (caller, [callee]):
-        session = await caller.connect(callee.inbox)
+    async with pair() as (caller, callee, session):
         await advance(1)
         [callee_session] = callee.table.sessions.values()
         before = callee_session.statistics.packets_sent
@@ -542,8 +521,7 @@ async def test_a_turn_with_nothing_to_send_and_a_timer_that_is_not_due_pack_noth
 ) -> None:
     """Each call alone leaves at once, so that the end of its turn has nothing to send; and its timer is early, because what
     it was set for has been acknowledged."""
-    async with peers(URL) as (caller, [callee]):
-        session = await caller.connect(callee.inbox)
+    async with pair() as (caller, callee, session):
         await advance(1)
         await caller.call(session, b"0:1")
         packed: list[Session] = []
@@ -606,8 +584,7 @@ async def test_packets_beyond_the_backlog_are_dropped_and_sent_again(monkeypatch
 
 
 async def test_a_handler_that_raises_costs_its_own_events_only(caplog: pytest.LogCaptureFixture) -> None:
-    async with peers(URL) as (caller, [callee]):
-        session = await caller.connect(callee.inbox)
+    async with pair() as (caller, callee, session):
         inner = callee.on_events
 
         def on_events(session: Session, events: list[Event]) -> None:
@@ -622,6 +599,4 @@ async def test_a_handler_that_raises_costs_its_own_events_only(caplog: pytest.Lo
             await idle()
         assert await caller.call(session, b"1:1") == b"1"
         assert callee.endpoint.handler_errors == 1
-        outcome = await lost.outcome
-        assert isinstance(outcome, RequestFailed)
-        assert (outcome.reason, outcome.may_have_run) == (Failure.DEADLINE, True)
+        assert await lost.failure() == (Failure.DEADLINE, True)

@@ -10,6 +10,7 @@ import pytest
 
 from dispatch.errors import ErrorType, TransportError
 from dispatch.messaging.endpoint import GIVE_UP_S, REFUSALS, RETRY_S
+from dispatch.protocol import CallerSession
 from dispatch.protocol.events import Failure, RequestFailed
 from dispatch.transports.errors import opening_failed, unreachable
 from dispatch.transports.memory import MemoryPublisher, MemoryTransport
@@ -57,23 +58,22 @@ def gone(topic: str) -> TransportError:
 
 
 @asynccontextmanager
-async def refusing_peers() -> AsyncIterator[tuple[Caller, Callee, dict[str, TransportError]]]:
-    """A caller, a callee that holds its requests, and what the broker refuses to either."""
+async def refusing_peers() -> AsyncIterator[tuple[Caller, Callee, CallerSession, dict[str, TransportError]]]:
+    """A caller, a callee that holds its requests, an open session, and what the broker refuses to either."""
     topics, transport, other = new_topics(), RefusingTransport(), RefusingTransport()
     other.refusals = transport.refusals
     callee, caller = Callee(other, topics), Caller(transport, topics)
     callee.is_holding = True
     await callee.start()
     await caller.start()
-    yield caller, callee, transport.refusals
+    yield caller, callee, await caller.connect(callee.inbox), transport.refusals
     await caller.stop()
     await callee.stop()
 
 
 async def test_requests_end_soon_with_what_is_certain_about_each() -> None:
     loop = asyncio.get_running_loop()
-    async with refusing_peers() as (caller, callee, refusals):
-        session = await caller.connect(callee.inbox)
+    async with refusing_peers() as (caller, callee, session, refusals):
         sent = caller.send(session, b"1:1")
         await advance(0.1)
         refusals[callee.inbox] = gone(callee.inbox)
@@ -91,20 +91,16 @@ async def test_requests_end_soon_with_what_is_certain_about_each() -> None:
 
 async def test_a_request_that_waits_for_its_reply_ends_without_another_one() -> None:
     """Its session sends a PING every two seconds, which finds the refusal."""
-    async with refusing_peers() as (caller, callee, refusals):
-        session = await caller.connect(callee.inbox)
+    async with refusing_peers() as (caller, callee, session, refusals):
         sent = caller.send(session, b"1:1")
         await advance(0.1)
         refusals[callee.inbox] = gone(callee.inbox)
         await advance(2.0 + ENDS_S + 0.1)
-        outcome = await sent.outcome
-        assert isinstance(outcome, RequestFailed)
-        assert (outcome.reason, outcome.may_have_run) == (Failure.BROKER_REFUSED, True)
+        assert await sent.failure() == (Failure.BROKER_REFUSED, True)
 
 
 async def test_a_callee_ends_the_session_of_a_caller_that_it_cannot_answer() -> None:
-    async with refusing_peers() as (caller, callee, refusals):
-        session = await caller.connect(callee.inbox)
+    async with refusing_peers() as (caller, callee, session, refusals):
         caller.send(session, b"1:1")
         await advance(0.1)
         refusals[caller.inbox] = gone(caller.inbox)
@@ -114,8 +110,7 @@ async def test_a_callee_ends_the_session_of_a_caller_that_it_cannot_answer() -> 
 
 
 async def test_another_session_is_opened_when_the_inbox_is_there_again() -> None:
-    async with refusing_peers() as (caller, callee, refusals):
-        session = await caller.connect(callee.inbox)
+    async with refusing_peers() as (caller, callee, session, refusals):
         refusals[callee.inbox] = gone(callee.inbox)
         unsent = caller.send(session, b"1:1")
         await unsent.outcome
@@ -133,9 +128,8 @@ async def test_another_session_is_opened_when_the_inbox_is_there_again() -> None
 @pytest.mark.parametrize("seconds", [0.5, RETRY_S, (REFUSALS - 1.5) * RETRY_S])
 async def test_a_refusal_that_passes_ends_no_session(seconds: float) -> None:
     """As of a broker that has just started."""
-    async with refusing_peers() as (caller, callee, refusals):
+    async with refusing_peers() as (caller, callee, session, refusals):
         callee.is_holding = False
-        session = await caller.connect(callee.inbox)
         for number in range(3):
             refusals[callee.inbox] = gone(callee.inbox)
             request = caller.send(session, b"%d:1" % number)
@@ -150,9 +144,8 @@ async def test_a_refusal_that_passes_ends_no_session(seconds: float) -> None:
 
 async def test_a_broker_that_is_out_of_reach_ends_no_session_early() -> None:
     """The session is probed, and lives until its peer counts as silent."""
-    async with refusing_peers() as (caller, callee, refusals):
+    async with refusing_peers() as (caller, callee, session, refusals):
         callee.is_holding = False
-        session = await caller.connect(callee.inbox)
         refusals[callee.inbox] = unreachable("pulsar://x")
         request = caller.send(session, b"1:1")
         await advance(9)
@@ -165,8 +158,7 @@ async def test_a_broker_that_is_out_of_reach_ends_no_session_early() -> None:
 
 async def test_a_session_whose_publisher_cannot_be_opened_for_long_ends_too() -> None:
     """Nothing is probed meanwhile, so that its silence says nothing."""
-    async with refusing_peers() as (caller, callee, refusals):
-        session = await caller.connect(callee.inbox)
+    async with refusing_peers() as (caller, callee, session, refusals):
         request = caller.send(session, b"1:1")
         await advance(0.1)
         refusals[callee.inbox] = gone(callee.inbox)
@@ -176,9 +168,7 @@ async def test_a_session_whose_publisher_cannot_be_opened_for_long_ends_too() ->
         await advance(GIVE_UP_S - 1)
         assert not request.outcome.done()
         await advance(3)
-        outcome = await request.outcome
-        assert isinstance(outcome, RequestFailed)
-        assert (outcome.reason, outcome.may_have_run) == (Failure.BROKER_REFUSED, True)
+        assert await request.failure() == (Failure.BROKER_REFUSED, True)
 
 
 async def test_sessions_with_other_inboxes_continue() -> None:

@@ -12,21 +12,18 @@ from dispatch.protocol.events import Failure, RequestFailed
 from dispatch.testing import FaultInjector, Faults, FaultyTransport
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, idle
-from tests.helpers.endpoint_peers import URL, Callee, new_topics, peers
+from tests.helpers.endpoint_peers import URL, Callee, new_topics, pair, peers
 
 # -- the end of a session ---------------------------------------------------------------------------------------------
 
 
 async def test_ending_a_session_tells_its_peer() -> None:
-    async with peers(URL) as (caller, [callee]):
-        session = await caller.connect(callee.inbox)
+    async with pair() as (caller, callee, session):
         callee.is_holding = True
         request = caller.send(session, b"1:1")
         await idle()
         caller.endpoint.end(session)
-        outcome = await request.outcome
-        assert isinstance(outcome, RequestFailed)
-        assert (outcome.reason, outcome.may_have_run) == (Failure.CLOSED, True)
+        assert await request.failure() == (Failure.CLOSED, True)
         await idle()
         assert callee.closed == [("caller", "closed")]
         assert callee.cancelled == [0]
@@ -37,8 +34,7 @@ async def test_ending_a_session_tells_its_peer() -> None:
 
 async def test_a_session_ends_when_its_peer_closes() -> None:
     faults = FaultInjector(Faults(drop=0.3, seed=3))
-    async with peers(URL, wrap=lambda inner: FaultyTransport(inner, faults)) as (caller, [callee]):
-        session = await caller.connect(callee.inbox)
+    async with pair(wrap=lambda inner: FaultyTransport(inner, faults)) as (caller, callee, session):
         callee.is_holding = True
         request = caller.send(session, b"1:1")
         await advance(1)
@@ -66,9 +62,7 @@ async def test_a_callee_that_does_not_exist_is_given_up() -> None:
         session = await caller.endpoint.connect("non-persistent://tg/request/nobody")
         request = caller.send(session, b"1:1")
         await advance(11)
-        outcome = await request.outcome
-        assert isinstance(outcome, RequestFailed)
-        assert (outcome.reason, outcome.may_have_run) == (Failure.SILENT, False)
+        assert await request.failure() == (Failure.SILENT, False)
         assert caller.closed == [("", "silent")]
         assert not caller.table.sessions
 
@@ -80,8 +74,7 @@ def callee_topics(callee: Callee) -> tuple[str, str]:
 
 
 async def test_a_restarted_callee_is_noticed_at_once_and_its_former_requests_never_run() -> None:
-    async with peers(URL) as (caller, [callee]):
-        session = await caller.connect(callee.inbox)
+    async with pair() as (caller, callee, session):
         callee.is_holding = True
         lost = caller.send(session, b"1:1")
         await advance(0.1)
@@ -105,8 +98,7 @@ async def test_a_restarted_callee_is_noticed_at_once_and_its_former_requests_nev
 
 
 async def test_streams_wait_while_a_session_has_many_unsent_bytes() -> None:
-    async with peers(URL) as (caller, [callee]):
-        session = await caller.connect(callee.inbox)
+    async with pair() as (caller, callee, session):
         callee.is_holding = True
         request = caller.send(session, b"1:1")
         await idle()
@@ -128,8 +120,7 @@ async def test_streams_wait_while_a_session_has_many_unsent_bytes() -> None:
 
 
 async def test_a_stream_does_not_wait_for_a_session_that_has_ended() -> None:
-    async with peers(URL) as (caller, [callee]):
-        session = await caller.connect(callee.inbox)
+    async with pair() as (caller, callee, session):
         callee.is_holding = True
         caller.send(session, b"1:1")
         await idle()
@@ -156,8 +147,7 @@ async def test_the_load_of_a_process_reaches_its_peers() -> None:
 
 
 async def test_packets_that_are_not_of_a_session_change_nothing() -> None:
-    async with peers(URL) as (caller, [callee]):
-        session = await caller.connect(callee.inbox)
+    async with pair() as (caller, callee, session):
         for data in (b"", b"\x99", b"text", b"\xff" * 100, b"\x99" + b"\x00" * 8):
             callee.endpoint.receive_packet(data)
         assert await caller.call(session, b"1:1") == b"1"
