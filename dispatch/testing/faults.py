@@ -55,7 +55,7 @@ from dispatch.transports import (
     TopicPublisher,
     Transport,
 )
-from dispatch.transports.base import RECONNECT_WAIT_S, ConnectionListener
+from dispatch.transports.base import RECONNECT_WAIT_S, ConnectionListener, PublishedTicket
 from dispatch.transports.memory import MemoryTransport
 
 # Messages that a faulty connection delays.
@@ -413,7 +413,7 @@ class AlteredMessage:
 class AlteredDurableMessage(DurableMessage):
     """The content of ``shown`` in place of a durable message's, which is acknowledged with it."""
 
-    __slots__ = ("_inner", "_shown", "backlog", "kept", "lag")
+    __slots__ = ("_inner", "_shown")
 
     def __init__(self, inner: DurableMessage, shown: Message) -> None:
         self._inner = inner
@@ -429,7 +429,7 @@ class AlteredDurableMessage(DurableMessage):
         return self._shown.data()
 
     def keep(self) -> None:
-        self.kept = True
+        super().keep()
         self._inner.keep()
 
     def acknowledge(self) -> None:
@@ -588,11 +588,11 @@ NOT_OF_PACKETS = frozenset({"missing_id", "oversized_id", "foreign_id"})
 """Faults of plain messages: a packet has no properties."""
 
 
-class FaultyTicket:
+class FaultyTicket(PublishedTicket):
     """A publish that is delayed (then it can be cancelled), sent, or about to fail."""
 
     def __init__(self, on_failure: OnFailure) -> None:
-        self.on_failure: OnFailure | None = on_failure
+        super().__init__(on_failure)
         self.inner: Ticket | None = None
         self.delayed: DelayedMessage | None = None
         """The delay, if it looks to the caller like a wait in dispatch's own queue."""
@@ -602,12 +602,6 @@ class FaultyTicket:
         if self.delayed is not None and self.delayed.cancel():
             return True
         return self.inner is not None and self.inner.cancel()
-
-    def fail(self, error: TransportError) -> None:
-        """Report ``error`` to the caller that published, once."""
-        on_failure, self.on_failure = self.on_failure, None
-        if on_failure is not None:
-            on_failure(error)
 
 
 class FaultyPublisher:
@@ -893,15 +887,14 @@ class FaultySubscription:
         """Handle a delayed message as a transport does: acknowledge a durable one, and survive an error of the handler."""
         if self._handler is None:
             return  # closed: the broker delivers a durable message to another subscriber
-        shown = AlteredDurableMessage(message, message) if isinstance(message, DurableMessage) else None
         try:
-            self._handler(message if shown is None else shown)
+            if isinstance(message, DurableMessage):
+                AlteredDurableMessage(message, message).deliver_to(self._handler)
+            else:
+                self._handler(message)
         except Exception as error:
             self._transport.late_handler_errors += 1
             logger.warning("the handler of a delayed message on %s failed: %s", self.topic, type(error).__name__)
-        finally:
-            if shown is not None and not shown.kept:
-                shown.acknowledge()
 
     async def close(self) -> None:
         await self.inner.close()

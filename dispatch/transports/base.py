@@ -56,8 +56,10 @@ class DurableMessage(ABC):
     and redelivers it to another subscriber if this one disconnects first. It is acknowledged when its handler returns,
     unless the handler called :meth:`keep` or :meth:`settle`."""
 
-    __slots__ = ()
+    __slots__ = ("backlog", "kept", "lag")
 
+    kept: bool
+    """It stays unacknowledged when its handler returns."""
     lag: float
     """Seconds from publishing to arrival, by the publisher's clock and the local one, which may differ."""
     backlog: bool
@@ -71,9 +73,18 @@ class DurableMessage(ABC):
     def data(self) -> bytes:
         """See :class:`Message`."""
 
-    @abstractmethod
+    def deliver_to(self, handler: Handler) -> None:
+        """Call ``handler`` with the message, and acknowledge it unless it is kept: also after an exception, because a
+        redelivery would fail again."""
+        try:
+            handler(self)
+        finally:
+            if not self.kept:
+                self.acknowledge()
+
     def keep(self) -> None:
         """Leave the message unacknowledged until :meth:`acknowledge`."""
+        self.kept = True
 
     @abstractmethod
     def acknowledge(self) -> None:
@@ -125,6 +136,26 @@ class Ticket(Protocol):
 
     def cancel(self) -> bool:
         """Withdraw the message. Return whether it was still queued: then it is never sent."""
+
+
+class PublishedTicket:
+    """The ticket of a message that is not queued: its failure is reported once, unless it is cancelled."""
+
+    __slots__ = ("on_failure",)
+
+    def __init__(self, on_failure: OnFailure | None) -> None:
+        self.on_failure = on_failure
+
+    def cancel(self) -> bool:
+        """See :class:`Ticket`."""
+        self.on_failure = None
+        return False
+
+    def fail(self, error: TransportError) -> None:
+        """Report ``error`` to the caller that published."""
+        on_failure, self.on_failure = self.on_failure, None
+        if on_failure is not None:
+            on_failure(error)
 
 
 class Publisher(Protocol):

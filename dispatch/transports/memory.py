@@ -27,6 +27,7 @@ from dispatch.transports.base import (
     Mode,
     OnFailure,
     OnReceipt,
+    PublishedTicket,
 )
 from dispatch.transports.errors import closed, sending_failed
 
@@ -63,7 +64,7 @@ class MemoryMessage:
 class MemoryDelivery(DurableMessage):
     """See :class:`dispatch.transports.base.DurableMessage`."""
 
-    __slots__ = ("_message", "_subscription", "backlog", "kept", "lag")
+    __slots__ = ("_message", "_subscription")
 
     def __init__(self, subscription: MemorySubscription, message: MemoryMessage, now: float) -> None:
         self._subscription = subscription
@@ -77,9 +78,6 @@ class MemoryDelivery(DurableMessage):
 
     def data(self) -> bytes:
         return self._message.data()
-
-    def keep(self) -> None:
-        self.kept = True
 
     def acknowledge(self) -> None:
         self._subscription.unacknowledged.pop(self._message, None)
@@ -244,7 +242,7 @@ class MemorySubscription:
             message = self._inbox.popleft()
             try:
                 if self.durable:
-                    self._deliver(handler, message)
+                    MemoryDelivery(self, message, self.loop.time()).deliver_to(handler)
                 else:
                     handler(message)
             except Exception as error:
@@ -256,14 +254,6 @@ class MemorySubscription:
         if self._inbox and not self._scheduled:
             self._scheduled = True
             self.loop.call_soon(self._drain)
-
-    def _deliver(self, handler: Handler, message: MemoryMessage) -> None:
-        delivery = MemoryDelivery(self, message, self.loop.time())
-        try:
-            handler(delivery)
-        finally:
-            if not delivery.kept:
-                delivery.acknowledge()
 
     async def close(self) -> None:
         if self.durable:
@@ -288,24 +278,6 @@ class MemorySubscription:
         self._handler = None
         self._inbox.clear()
         self._group = None
-
-
-class MemoryTicket:
-    """See :class:`dispatch.transports.base.Ticket`: an embedded message is delivered when it is published."""
-
-    __slots__ = ("on_failure",)
-
-    def __init__(self, on_failure: OnFailure) -> None:
-        self.on_failure: OnFailure | None = on_failure
-
-    def cancel(self) -> bool:
-        self.on_failure = None
-        return False
-
-    def fail(self, error: TransportError) -> None:
-        callback, self.on_failure = self.on_failure, None
-        if callback is not None:
-            callback(error)
 
 
 class MemoryPublisher:
@@ -333,8 +305,8 @@ class MemoryPublisher:
         flow: str,
         on_failure: OnFailure,
         on_receipt: OnReceipt | None = None,
-    ) -> MemoryTicket:
-        ticket = MemoryTicket(on_failure)
+    ) -> PublishedTicket:
+        ticket = PublishedTicket(on_failure)  # an embedded message is delivered when it is published
         broker, loop = self._transport.broker(), asyncio.get_running_loop()
         if len(payload) > self._transport.max_message_bytes:
             loop.call_soon(ticket.fail, sending_failed("MessageTooBig", topic=self.topic))

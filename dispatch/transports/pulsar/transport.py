@@ -35,6 +35,7 @@ from dispatch.transports.base import (
     Mode,
     OnFailure,
     OnReceipt,
+    PublishedTicket,
     PublishWindow,
     QueueFullError,
     Security,
@@ -74,10 +75,10 @@ MAX_PACKETS_IN_DOUBT = 500
 on a connection (``maxConcurrentNonPersistentMessagePerConnection``), and a twentieth of pulsar-client's queue."""
 
 
-class PulsarTicket:
+class PulsarTicket(PublishedTicket):
     """See :class:`dispatch.transports.base.Ticket`."""
 
-    __slots__ = ("flow", "on_failure", "on_receipt", "payload", "properties", "publisher")
+    __slots__ = ("flow", "on_receipt", "payload", "properties", "publisher")
 
     def __init__(
         self,
@@ -99,11 +100,6 @@ class PulsarTicket:
         """See :class:`dispatch.transports.base.Ticket`."""
         self.on_failure = None
         return self.publisher.sender.withdraw(self)
-
-    def fail(self, error: TransportError) -> None:
-        callback, self.on_failure = self.on_failure, None
-        if callback is not None:
-            callback(error)
 
 
 class PulsarPublisher:
@@ -621,7 +617,7 @@ class _Batch:
 class Delivery(DurableMessage):
     """See :class:`dispatch.transports.base.DurableMessage`."""
 
-    __slots__ = ("_batch", "_consumer", "_durable", "_message", "backlog", "kept", "lag")
+    __slots__ = ("_batch", "_consumer", "_durable", "_message")
 
     def __init__(self, durable: DurableSubscription, consumer: Any, message: Any) -> None:
         self._durable = durable
@@ -639,9 +635,6 @@ class Delivery(DurableMessage):
     def data(self) -> bytes:
         data: bytes = self._message.data()
         return data
-
-    def keep(self) -> None:
-        self.kept = True
 
     def acknowledge(self) -> None:
         # The first ones come before the consumer is known here; after a reconnection, the new one can say it too.
@@ -715,16 +708,6 @@ class DurableSubscription:
     def in_backlog(self, message: Any) -> bool:
         """Return whether ``message`` may be older than the consumer."""
         return self._last is None or bool(message.message_id() <= self._last)
-
-    def deliver(self, handler: Handler, consumer: Any, message: Any) -> None:
-        """Call ``handler`` with ``message``. A message whose handler raises is acknowledged too: a redelivery would fail
-        again."""
-        delivery = Delivery(self, consumer, message)
-        try:
-            handler(delivery)
-        finally:
-            if not delivery.kept:
-                delivery.acknowledge()
 
     def begin(self, id: bytes, then: Callable[[], object]) -> None:
         """Call ``then`` for the settled message ``id``, unless that was done for a copy: the broker may deliver a message
@@ -1034,25 +1017,27 @@ class PulsarTransport:
             for publisher in self._publishers.values():
                 self._sender.fail_waiting(publisher, closed())
             for subscription in self._subscriptions:
-                subscription.handler = None
                 if subscription.durable is not None:
                     subscription.durable.end()
-            handles = self.handles()
-            self._subscriptions.clear()
-            self._sender.inboxes.clear()
-            self._publishers.clear()
-            try:
-                await self._supervisor.close()
-            finally:
-                for handle in handles:
-                    handle.raw = CLOSED_HANDLE
-                self._sender.close()
-                self._inbox.clear()
-                self._stop_waking()
+            await self._close_client(self._sender.close)
 
-    def _stop_waking(self) -> None:
-        if self._waker is not None:
-            self._waker.close()
+    async def _close_client(self, end_sending: Callable[[], None]) -> None:
+        """Close the client without its handles: a reference to one of them would retain it."""
+        handles = self.handles()
+        for subscription in self._subscriptions:
+            subscription.handler = None
+        self._subscriptions.clear()
+        self._sender.inboxes.clear()
+        self._publishers.clear()
+        try:
+            await self._supervisor.close()
+        finally:
+            for handle in handles:
+                handle.raw = CLOSED_HANDLE
+            end_sending()
+            self._inbox.clear()
+            if self._waker is not None:
+                self._waker.close()
 
     async def _abandon(self) -> None:
         """Close on another event loop than that of :meth:`start`: callbacks that need that loop are dropped."""
@@ -1060,23 +1045,10 @@ class PulsarTransport:
         self._sender.stop()
         _open_transports.discard(self)
         self._supervisor.abandon()
-        handles = self.handles()
-        for subscription in self._subscriptions:
-            subscription.handler = None
         for publisher in self._publishers.values():
             publisher.waiting.clear()
-        self._subscriptions.clear()
-        self._sender.inboxes.clear()
-        self._publishers.clear()
         self._sender.abandon()
-        try:
-            await self._supervisor.close()
-        finally:
-            for handle in handles:
-                handle.raw = CLOSED_HANDLE
-            self._sender.abandon()  # also of receipts that came meanwhile
-            self._inbox.clear()
-            self._stop_waking()
+        await self._close_client(self._sender.abandon)  # also of receipts that came meanwhile
 
     async def flush(self) -> None:
         await self._sender.flush()
@@ -1245,7 +1217,7 @@ class PulsarTransport:
                 if durable is None:
                     handler(message)
                 else:
-                    durable.deliver(handler, consumer, message)
+                    Delivery(durable, consumer, message).deliver_to(handler)
             except Exception as error:
                 # A handler's exception must not stop the delivery of further messages.
                 self.handler_errors += 1

@@ -15,8 +15,8 @@ from dispatch.messaging.wire import Property, Request, encode_request
 from dispatch.serving.replies import InboundRequest
 from dispatch.serving.tool_service import RequestHandler
 from dispatch.transports import Message, Mode, OnFailure, OnReceipt
-from dispatch.transports.base import MAX_RELEASES, RELEASED_S
-from dispatch.transports.memory import MemoryPublisher, MemoryTicket, MemoryTransport
+from dispatch.transports.base import MAX_RELEASES, RELEASED_S, PublishedTicket
+from dispatch.transports.memory import MemoryPublisher, MemoryTransport
 from tests.helpers.clock import advance, idle
 from tests.helpers.dispatcher_and_service import BROKER, Peer, catalog, dispatching, read, serving
 from tests.helpers.fakes import lost
@@ -370,11 +370,13 @@ class UnsureTransport(MemoryTransport):
 
 
 class _UnsurePublisher(MemoryPublisher):
-    def publish(self, *args: Any, on_failure: OnFailure, on_receipt: OnReceipt | None = None, **_: Any) -> MemoryTicket:
+    def publish(
+        self, *args: Any, on_failure: OnFailure, on_receipt: OnReceipt | None = None, **_: Any
+    ) -> PublishedTicket:
         assert on_receipt is not None
         assert isinstance(self._transport, UnsureTransport)
         self._transport.replies.append((on_failure, on_receipt))
-        return MemoryTicket(on_failure)
+        return PublishedTicket(on_failure)
 
 
 @contextlib.asynccontextmanager
