@@ -3,12 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
 
 from dispatch.testing.clock import START, DeadlockError, VirtualClockLoop, advance, idle, run, virtual_loop
 
-__all__ = ["START", "DeadlockError", "VirtualClockLoop", "advance", "idle", "now", "run", "virtual_loop"]
+__all__ = [
+    "START",
+    "DeadlockError",
+    "VirtualClockLoop",
+    "advance",
+    "cancel_task",
+    "idle",
+    "now",
+    "run",
+    "start_task",
+    "virtual_loop",
+]
+
+T = TypeVar("T")
 
 
 def now() -> float:
     """Return the time of the running loop, in seconds."""
     return asyncio.get_running_loop().time()
+
+
+async def start_task(work: Coroutine[Any, Any, T], seconds: float | None = None) -> asyncio.Task[T]:
+    """Return a task that has done all that it can without time, or in so many seconds."""
+    task = asyncio.create_task(work)
+    await (idle() if seconds is None else advance(seconds))
+    return task
+
+
+async def cancel_task(task: asyncio.Future[Any]) -> None:
+    """Cancel a task, and wait for its end as a cancelled one."""
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

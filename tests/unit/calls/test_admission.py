@@ -54,7 +54,7 @@ from dispatch.testing import Faults, FaultyTransport
 from dispatch.transports.base import RECONNECT_WAIT_S
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.catalogs import catalog_of, unique_topic
-from tests.helpers.clock import advance, virtual_loop
+from tests.helpers.clock import advance, start_task, virtual_loop
 from tests.helpers.dispatcher_and_service import (
     BROKER,
     REQUESTS,
@@ -338,8 +338,7 @@ async def test_the_wait_for_the_last_call_includes_those_of_removed_tools() -> N
         with b.calls:
             tools.remove("a")
             assert tools.registry.calls_in_flight == 2
-            waiting = asyncio.create_task(tools.registry.wait_idle())
-            await advance(1)
+            waiting = await start_task(tools.registry.wait_idle(), 1)
         await advance(1)
         assert not waiting.done()
     await waiting
@@ -624,8 +623,7 @@ async def test_burst_that_cannot_be_answered_whole_is_answered_as_far_as_it_can(
 async def test_tool_that_hangs_refuses_quickly_after_many_of_its_durations() -> None:
     async with fleet(1) as dispatcher:
         await at_once(dispatcher, 0.05, 10)
-        hanging = asyncio.create_task(at_once(dispatcher, 60, PERMITS))
-        await advance(1.5)
+        hanging = await start_task(at_once(dispatcher, 60, PERMITS), 1.5)
         began = virtual_loop().time()
         results = await at_once(dispatcher, 0.05, 100)
         assert virtual_loop().time() == began
@@ -635,8 +633,7 @@ async def test_tool_that_hangs_refuses_quickly_after_many_of_its_durations() -> 
 
 async def test_tool_of_which_nothing_is_known_and_that_hangs_refuses_after_half_of_the_time() -> None:
     async with fleet(1) as dispatcher:
-        hanging = asyncio.create_task(at_once(dispatcher, 60, PERMITS))
-        await advance(0.01)
+        hanging = await start_task(at_once(dispatcher, 60, PERMITS), 0.01)
         results = await at_once(dispatcher, 60, 100)
         assert {result.error.type for result in results if result.error is not None} == {"bulkhead-full"}
         assert max(result.duration for result in results) == pytest.approx(15, abs=0.1)
@@ -716,8 +713,7 @@ async def test_no_call_waits_for_longer_than_the_limit() -> None:
 @pytest.mark.costly
 async def test_no_more_wait_than_there_are_places() -> None:
     async with stand(taking(5), policy=Policy(bulkhead=Bulkhead(max_wait=MAX_WAIT_S))) as (dispatcher, _):
-        calls = asyncio.create_task(answers_at_once(dispatcher, 64 + PLACES + 100))
-        await advance(0.5)
+        calls = await start_task(answers_at_once(dispatcher, 64 + PLACES + 100), 0.5)
         assert dispatcher._running.queued() == {("work", "lab"): PLACES}
         refused = [result.error.type for result in await calls if result.error is not None]
         assert Counter(refused) == {"bulkhead-full": PLACES + 100}

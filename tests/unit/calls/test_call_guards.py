@@ -42,7 +42,7 @@ from dispatch.resilience.breaker import State
 from dispatch.resilience.bulkhead import QueueLimits
 from dispatch.routing.instance import GONE_S
 from dispatch.transports.memory import MemoryTransport
-from tests.helpers.clock import advance, idle, now
+from tests.helpers.clock import advance, cancel_task, idle, now, start_task
 from tests.helpers.dispatcher_and_service import (
     BROKER,
     REQUESTS,
@@ -252,18 +252,13 @@ async def test_who_has_no_breaker_is_told_so() -> None:
 async def test_a_caller_that_leaves_counts_as_nothing() -> None:
     async with stand(Gate(), tools(policy={"breaker": {"consecutive-failures": 1}})) as (dispatcher, _):
         for _ in range(5):
-            call = asyncio.create_task(dispatcher.call("work"))
-            await idle()
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
+            call = await start_task(dispatcher.call("work"))
+            await cancel_task(call)
         assert dispatcher.breaker("work").state is State.CLOSED
         stream = dispatcher.stream("work")
         reading = asyncio.ensure_future(anext(stream))
         await idle()
-        reading.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await reading
+        await cancel_task(reading)
         assert dispatcher.breaker("work").state is State.CLOSED
 
 
@@ -348,10 +343,8 @@ async def test_the_urgent_goes_first() -> None:
         return "done"
 
     async with stand(work, tools(policy={"bulkhead": 1})) as (dispatcher, _):
-        first = asyncio.create_task(dispatcher.call("work", {"who": "first"}))
-        await idle()
-        batch = asyncio.create_task(dispatcher.call("work", {"who": "batch"}, priority="batch"))
-        await idle()
+        first = await start_task(dispatcher.call("work", {"who": "first"}))
+        batch = await start_task(dispatcher.call("work", {"who": "batch"}, priority="batch"))
         chat = asyncio.create_task(dispatcher.call("work", {"who": "chat"}, priority="interactive"))
         await asyncio.gather(first, batch, chat)
         assert order == ["first", "chat", "batch"]
@@ -437,8 +430,7 @@ async def test_a_key_is_repeated_where_it_is_known_and_runs_once() -> None:
     service = Service(Gate())
     slow = {"attempt-timeout": 1, "retry": {"initial-backoff": 0.01, "max-backoff": 0.01}}
     async with stand(service, tools(policy=slow), instance="first") as (dispatcher, _):
-        call = asyncio.create_task(dispatcher.execute("work", timeout=10, idempotency_key="once"))
-        await advance(2.5)
+        call = await start_task(dispatcher.execute("work", timeout=10, idempotency_key="once"), 2.5)
         assert len(service.requests) == 1
         service._work.event.set()  # type: ignore[attr-defined] # the gate above
         result = await call
@@ -479,9 +471,7 @@ async def test_a_caller_that_leaves_during_the_wait_leaves_nothing_behind() -> N
         _, properties = await peer.request()
         await peer.answer(properties, error=("overloaded", "full"), refused="overloaded", retry_after_ms="5000")
         await advance(1)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
+        await cancel_task(call)
         await advance(10)
         assert peer.arrived.empty()
         assert dispatcher.pending_requests == 0
@@ -511,8 +501,7 @@ async def test_a_slow_first_attempt_is_hedged_at_another_instance() -> None:
         serving(slow, instance="slow"),
         dispatching(tools(read_only=True, policy={"hedging": 0.2})) as dispatcher,
     ):
-        running = asyncio.create_task(dispatcher.call("work"))
-        await advance(0.5)
+        running = await start_task(dispatcher.call("work"), 0.5)
         async with serving(fast, instance="fast"):
             await advance(12)  # until the dispatcher looks who is there
             before, began = slow.most, now()
@@ -546,8 +535,7 @@ async def test_calls_that_are_the_same_share_one_exchange() -> None:
     async with stand(service, tools(read_only=True, policy={"single-flight": True})) as (dispatcher, _):
         same = [asyncio.create_task(dispatcher.execute("work", {"n": 1}, user="ann")) for _ in range(5)]
         other = asyncio.create_task(dispatcher.execute("work", {"n": 2}, user="ann"))
-        bob = asyncio.create_task(dispatcher.execute("work", {"n": 1}, user="bob"))
-        await advance(0.01)
+        bob = await start_task(dispatcher.execute("work", {"n": 1}, user="bob"), 0.01)
         assert len(service.requests) == 3
         same[0].cancel()  # even the one that began it
         await idle()
@@ -581,12 +569,9 @@ async def test_draining_lets_finish_what_runs_and_refuses_the_rest() -> None:
     async with serving(gate):
         dispatcher = Dispatcher(_memory(), tools(policy={"bulkhead": 1}))
         await dispatcher.start()
-        running = asyncio.create_task(dispatcher.execute("work"))
-        await idle()
-        waiting = asyncio.create_task(dispatcher.execute("work"))
-        await idle()
-        closing = asyncio.create_task(dispatcher.close(drain=5))
-        await idle()
+        running = await start_task(dispatcher.execute("work"))
+        waiting = await start_task(dispatcher.execute("work"))
+        closing = await start_task(dispatcher.close(drain=5))
         queued = await waiting
         late = await dispatcher.execute("work")
         for result in (queued, late):
@@ -601,8 +586,7 @@ async def test_a_drain_ends_when_its_time_is_over() -> None:
     async with serving(Gate()):
         dispatcher = Dispatcher(_memory(), tools())
         await dispatcher.start()
-        running = asyncio.create_task(dispatcher.execute("work"))
-        await idle()
+        running = await start_task(dispatcher.execute("work"))
         began = now()
         await dispatcher.close(drain=5)
         assert now() - began == pytest.approx(5, abs=0.1)
@@ -614,8 +598,7 @@ async def test_a_drain_ends_when_its_time_is_over() -> None:
 async def test_a_new_policy_keeps_the_breaker_and_what_is_under_way() -> None:
     gate = Gate()
     async with stand(gate, tools(policy={"breaker": {"consecutive-failures": 3}})) as (dispatcher, _):
-        running = asyncio.create_task(dispatcher.call("work"))
-        await idle()
+        running = await start_task(dispatcher.call("work"))
         breaker = dispatcher.breaker("work")
         breaker.force_open()
         await dispatcher.reload(tools(policy={"breaker": {"consecutive-failures": 7}, "bulkhead": 1}))
@@ -623,8 +606,7 @@ async def test_a_new_policy_keeps_the_breaker_and_what_is_under_way() -> None:
         assert breaker.state is State.FORCED_OPEN
         assert breaker.settings.consecutive_failures == 7
         breaker.reset()
-        waiting = asyncio.create_task(dispatcher.call("work"))
-        await idle()
+        waiting = await start_task(dispatcher.call("work"))
         assert gate.running == 1, "the new limit counts the call that began under the old one"
         gate.event.set()
         assert await asyncio.gather(running, waiting) == ["done", "done"]
@@ -769,8 +751,7 @@ async def test_instances_on_a_shared_topic_that_answer_nothing_but_refusals_paus
         serving(work, **PERSISTENT, **SMALL),
         dispatching(catalog(service=ON_DISK), policy=Policy(retry=None)) as dispatcher,
     ):
-        first = asyncio.create_task(dispatcher.execute("work"))
-        await advance(0.1)
+        first = await start_task(dispatcher.execute("work"), 0.1)
         for _ in range(10):
             assert (await dispatcher.execute("work")).outcome is Outcome.THROTTLED
             assert dispatcher.breaker("work").retry_after is None
@@ -783,8 +764,7 @@ async def test_instances_on_a_shared_topic_that_answer_nothing_but_refusals_paus
 
 async def test_a_persistent_topic_on_which_nothing_replies_is_told(caplog: pytest.LogCaptureFixture) -> None:
     async with dispatching(catalog(service=ON_DISK)) as dispatcher:
-        call = asyncio.create_task(dispatcher.execute("work", timeout=5))
-        await advance(2.1)
+        call = await start_task(dispatcher.execute("work", timeout=5), 2.1)
         unanswered = "so far nothing has replied on persistent://tg/request/lab"
         assert caplog.messages == [f"{unanswered}: is the service running?"]
         error = (await call).error
@@ -1100,8 +1080,7 @@ async def test_a_read_whose_service_stops_while_the_tool_runs_is_made_at_another
         serving(lambda _: work("second"), instance="second", drain_timeout=1) as second,
         dispatching(catalog(work={"read-only": is_read})) as dispatcher,
     ):
-        call = asyncio.create_task(dispatcher.execute("work"))
-        await advance(1)
+        call = await start_task(dispatcher.execute("work"), 1)
         stopped, other = (first, "second") if began == ["first"] else (second, "first")
         await stopped.drain()
         result = await call

@@ -29,7 +29,7 @@ from dispatch.resilience.durations import (
     attempt_deadline,
     required_durations,
 )
-from tests.helpers.clock import START, advance, idle
+from tests.helpers.clock import START, advance, cancel_task, idle, start_task
 
 NOW = 1_000.0
 
@@ -131,9 +131,7 @@ async def test_cancelled_caller_does_not_affect_the_others() -> None:
     work = Work()
     first, second = (asyncio.create_task(flights.share("a", work, LATER)) for _ in range(2))
     await idle()
-    first.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await first
+    await cancel_task(first)
     work.go.set()
     assert await second == 1
     assert (work.begun, work.cancelled) == (1, 0)
@@ -155,8 +153,7 @@ async def test_last_cancelled_caller_cancels_the_call() -> None:
 async def test_each_caller_waits_until_its_deadline() -> None:
     flights: SingleFlight[int] = SingleFlight()
     work = Work()
-    patient = asyncio.create_task(flights.share("a", work, LATER))
-    await idle()
+    patient = await start_task(flights.share("a", work, LATER))
     assert await flights.share("a", work, START + 1) is None
     assert asyncio.get_running_loop().time() == START + 1
     assert work.cancelled == 0

@@ -19,7 +19,7 @@ from dispatch import CallResult, Dispatcher, Policy, ToolServer, ToolService
 from dispatch.errors import CallTimeoutError, ThrottledError, ToolError, TransportError
 from dispatch.messaging.wire import Refusal
 from dispatch.serving.replies import KEY_AGE_S, MAX_ANSWER_BYTES, IdempotencyKeys
-from tests.helpers.clock import START, advance, idle, virtual_loop
+from tests.helpers.clock import START, advance, idle, start_task, virtual_loop
 from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, catalog, dispatching, read, serving, stand
 
 KEYS = [f"order-{number}" for number in range(12)]
@@ -330,8 +330,7 @@ async def test_a_duplicate_that_waits_can_be_cancelled_and_what_runs_goes_on() -
 async def test_a_duplicate_waits_no_longer_than_its_caller() -> None:
     till = Till()
     async with stand(till, TOOLS) as (dispatcher, server):
-        first = asyncio.create_task(dispatcher.call("work", {"seconds": 5}, idempotency_key="one"))
-        await idle()
+        first = await start_task(dispatcher.call("work", {"seconds": 5}, idempotency_key="one"))
         with pytest.raises(CallTimeoutError):
             await dispatcher.call("work", {"seconds": 5}, idempotency_key="one", timeout=1)
         await idle()

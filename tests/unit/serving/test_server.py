@@ -29,7 +29,7 @@ from dispatch.server import FLUSH_S, LINGER_S
 from dispatch.serving.tool_service import ToolExecutor, read_invoke
 from dispatch.testing.faults import EmbeddedBroker
 from dispatch.transports.memory import MemoryTransport
-from tests.helpers.clock import START, advance, idle, run
+from tests.helpers.clock import START, advance, cancel_task, idle, run, start_task
 from tests.helpers.dispatcher_and_service import (
     BROKER,
     REQUESTS,
@@ -99,8 +99,7 @@ async def test_one_too_many_is_refused_at_once_with_a_time_to_come_back() -> Non
 async def test_without_a_queue_only_what_can_run_is_taken() -> None:
     gate = Gate()
     async with stand(gate, concurrency=1, max_queue=0) as (dispatcher, _):
-        first = asyncio.create_task(dispatcher.call("work"))
-        await idle()
+        first = await start_task(dispatcher.call("work"))
         with pytest.raises(ThrottledError):
             await dispatcher.call("work")
         gate.open.set()
@@ -361,8 +360,7 @@ async def test_draining_finishes_what_runs_and_refuses_what_waits() -> None:
         await idle()
         waiting = [asyncio.create_task(dispatcher.execute("work", timeout=5)) for _ in range(3)]
         await advance(1)
-        drain = asyncio.create_task(server.drain())
-        await idle()
+        drain = await start_task(server.drain())
         assert server.refused[Refusal.DRAINING] == 3, "at once"
         for result in await asyncio.gather(*waiting):
             error = result.error
@@ -411,8 +409,7 @@ async def test_requests_of_third_parties_that_still_wait_at_the_limit_of_a_drain
 
 async def test_draining_stops_waiting_after_its_limit_and_tells_the_callers() -> None:
     async with stand(slowly, drain_timeout=5) as (dispatcher, server):
-        call = asyncio.create_task(dispatcher.call("work", {"seconds": 1_000}, timeout=500))
-        await idle()
+        call = await start_task(dispatcher.call("work", {"seconds": 1_000}, timeout=500))
         await server.drain()
         with pytest.raises(ToolError, match="stopped while the tool ran") as caught:
             await call
@@ -434,8 +431,7 @@ async def test_a_tool_that_ignores_its_cancellation_does_not_keep_a_server_open(
         return "late"
 
     async with stand(work, drain_timeout=5) as (dispatcher, server):
-        call = asyncio.create_task(dispatcher.call("work", timeout=500))
-        await idle()
+        call = await start_task(dispatcher.call("work", timeout=500))
         await getattr(server, stop)()
         with pytest.raises(ToolError, match="stopped while the tool ran"):
             await call
@@ -495,8 +491,7 @@ async def test_closing_stops_what_runs_at_once_and_answers_everyone() -> None:
         async with serving(work, concurrency=2) as server:
             running = [asyncio.create_task(dispatcher.execute("work")) for _ in range(2)]
             await advance(0.1)
-            waiting = asyncio.create_task(dispatcher.execute("work", timeout=1))
-            await advance(0.1)
+            waiting = await start_task(dispatcher.execute("work", timeout=1), 0.1)
         assert stopped == ["stopped"] * 2
         assert [result.error.type for result in await asyncio.gather(*running)] == ["cancelled"] * 2  # type: ignore[union-attr]
         assert asyncio.get_running_loop().time() == pytest.approx(START + 0.2 + LINGER_S)
@@ -552,11 +547,8 @@ async def test_serve_serves_until_it_is_cancelled() -> None:
     async with dispatching() as dispatcher:
         await idle()
         assert await dispatcher.call("work") == "done"
-        call = asyncio.create_task(dispatcher.execute("work"))
-        await advance(1)
-        serving.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await serving
+        call = await start_task(dispatcher.execute("work"), 1)
+        await cancel_task(serving)
         assert (await call).error.type == "cancelled"  # type: ignore[union-attr]
         assert asyncio.get_running_loop().time() == pytest.approx(START + 11 + LINGER_S, abs=0.01)
 
@@ -719,8 +711,7 @@ async def test_a_drain_does_not_wait_for_a_caller_that_has_died_with_all_its_rep
         assert await dead.call("work", {"seconds": 0.1}) == "done"
         await advance(1)
         broker.injector.disconnect(60)
-        call = asyncio.create_task(dispatcher.call("work", {"seconds": 1}, timeout=60))
-        await advance(0.5)
+        call = await start_task(dispatcher.call("work", {"seconds": 1}, timeout=60), 0.5)
         started = loop.time()
         await server.drain()
         assert await call == "done"

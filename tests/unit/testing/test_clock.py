@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from dispatch.testing.clock import START, DeadlockError, VirtualClockLoop, advance, idle, run, virtual_time
+from tests.helpers.clock import start_task
 from tests.test_imports import GRAPH
 
 
@@ -40,8 +41,7 @@ async def test_idle_runs_ready_callbacks_without_advancing_time() -> None:
             await asyncio.sleep(0)
             steps.append(step)
 
-    task = asyncio.create_task(many())
-    await idle()
+    task = await start_task(many())
     assert len(steps) == 100
     assert asyncio.get_running_loop().time() == START
     await task
@@ -84,8 +84,7 @@ def test_an_exception_that_is_never_retrieved_fails_the_test() -> None:
         raise ValueError("nobody looks")
 
     async def starts() -> None:
-        task = asyncio.create_task(fails())
-        await idle()
+        task = await start_task(fails())
         del task
 
     with pytest.raises(AssertionError, match="nobody looks"):
@@ -129,8 +128,7 @@ def test_without_strict_unretrieved_exceptions_are_ignored() -> None:
         raise ValueError("nobody looks")
 
     async def starts() -> None:
-        task = asyncio.create_task(fails())
-        await idle()
+        task = await start_task(fails())
         del task
 
     run(starts, strict=False)

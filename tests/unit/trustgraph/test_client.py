@@ -48,7 +48,7 @@ from dispatch.trustgraph.client import CLEANUP_S, DEFAULT_TIMEOUT_S
 from dispatch.trustgraph.config import ConfigBroker
 from dispatch.trustgraph.mirror import Mirror
 from tests.helpers.announcing import service, tool
-from tests.helpers.clock import START, advance, idle, run
+from tests.helpers.clock import START, advance, cancel_task, idle, run, start_task
 from tests.helpers.config_service import ConfigService, ConfigStore, config_service
 from tests.helpers.dispatcher_and_service import Peer, Service, dispatching, stand
 from tests.helpers.followed_config import SERVICE, TOOL, URL, settle
@@ -430,8 +430,7 @@ async def test_without_a_response_the_request_times_out() -> None:
 async def test_a_failure_to_send_is_raised() -> None:
     async with connected() as (transport, broker):
         await EchoConfigBroker(lost=1).start(transport)
-        waiting = asyncio.create_task(broker.request(REQUEST, RESPONSE, b"", timeout=5))
-        await idle()
+        waiting = await start_task(broker.request(REQUEST, RESPONSE, b"", timeout=5))
         await broker.close()
         with pytest.raises(TransportError):
             await waiting
@@ -822,11 +821,8 @@ async def test_cancellation_stays_cancellation_and_reaches_the_client() -> None:
         finally:
             ended.append("ended")
 
-    call = asyncio.create_task(dispatch.wrap(Published(work), tool="work").call(CONFIG, ARGUMENTS))
-    await idle()
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
+    call = await start_task(dispatch.wrap(Published(work), tool="work").call(CONFIG, ARGUMENTS))
+    await cancel_task(call)
     assert ended == ["ended"]
 
 
@@ -1028,11 +1024,8 @@ async def test_a_caller_that_leaves_gives_its_place_back_and_counts_as_nothing()
     policy = Policy(bulkhead={"max-concurrent-calls": 1, "max-wait": 0}, breaker={"consecutive-failures": 1})  # type: ignore[arg-type] # likewise
     wrapped = dispatch.wrap(slow, tool="work", policy=policy)
     for _ in range(3):
-        call = asyncio.create_task(wrapped.call({}, {}))
-        await idle()
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
+        call = await start_task(wrapped.call({}, {}))
+        await cancel_task(call)
         await idle()  # until the client has ended
     assert wrapped.breaker.state is State.CLOSED
     assert await wrapped.call({}, {}) == "done"

@@ -21,7 +21,7 @@ from dispatch.errors import CallTimeoutError, ErrorType, Outcome, RejectedError
 from dispatch.result import ResultContent
 from dispatch.routing.instance import DISCOVERY_S, GONE_S, HELLO_WAIT_S, MAX_UNANSWERED
 from dispatch.transports.memory import MemoryTransport
-from tests.helpers.clock import advance, idle
+from tests.helpers.clock import advance, idle, start_task
 from tests.helpers.dispatcher_and_service import BROKER, Peer, catalog, dispatching, serving
 from tests.helpers.faults import FaultPlan, FaultyTransport
 from tests.helpers.local_source import Local, chunks, connect
@@ -339,8 +339,7 @@ async def test_of_an_unknown_service_a_call_goes_to_the_shared_topic_after_a_sec
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with Peer.as_service() as stranger, dispatching() as dispatcher:
-        call = asyncio.create_task(dispatcher.execute("work", timeout=5))
-        await advance(DISCOVERY_S - 0.1)
+        call = await start_task(dispatcher.execute("work", timeout=5), DISCOVERY_S - 0.1)
         assert stranger.arrived.empty()
         await advance(0.2)
         assert stranger.arrived.qsize() == 1
@@ -412,8 +411,7 @@ async def test_a_call_during_a_restart_waits_for_the_instance() -> None:
     async with Peer.as_service() as stranger, dispatching() as dispatcher:
         async with serving(lambda _: "before"):
             assert await dispatcher.call("work") == "before"
-        call = asyncio.create_task(dispatcher.call("work"))
-        await advance(DISCOVERY_S * 0.7)
+        call = await start_task(dispatcher.call("work"), DISCOVERY_S * 0.7)
         async with serving(lambda _: "after"):
             assert await call == "after"
         assert stranger.arrived.empty(), "a request went to the shared topic"
@@ -425,8 +423,7 @@ async def test_a_service_without_instances_is_a_third_party_one_in_the_end() -> 
             assert await dispatcher.call("work") == "before"
         async with Peer.as_service() as stranger:
             await advance(GONE_S)
-            call = asyncio.create_task(dispatcher.call("work"))
-            await advance(0.1)
+            call = await start_task(dispatcher.call("work"), 0.1)
             assert stranger.arrived.qsize() == 1
             _, properties = await stranger.request()
             await stranger.answer(properties, "third-party")
@@ -537,8 +534,7 @@ async def test_a_call_waits_no_longer_than_its_timeout() -> None:
 async def test_an_instance_whose_first_announcement_was_lost_is_found() -> None:
     network = FaultyTransport(MemoryTransport(BROKER), outgoing=FaultPlan(drop=1.0), incoming=FaultPlan(), seed=1)
     async with serving(lambda _: "here"), Dispatcher(network, catalog(), policy=KNOWN_ONLY) as dispatcher:
-        call = asyncio.create_task(dispatcher.call("work"))
-        await advance(HELLO_WAIT_S + 0.05)
+        call = await start_task(dispatcher.call("work"), HELLO_WAIT_S + 0.05)
         network.heal()
         assert await call == "here"
 

@@ -43,6 +43,7 @@ from dispatch.documents import Problem
 from dispatch.telemetry.events import CatalogChanged, Event, ItemShadowed, SourceChanged
 from dispatch.testing.clock import advance, idle, virtual_time
 from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE
+from tests.helpers.clock import cancel_task, start_task
 from tests.unit.catalog.live.test_merge import service, tool
 
 brokers = itertools.count()
@@ -279,8 +280,7 @@ async def test_a_source_that_is_removed_while_it_is_added() -> None:
     async with connected() as (dispatcher, _):
         hanging = source("hanging")
         hanging.answering.clear()
-        adding = asyncio.create_task(dispatcher.registry.add_source(hanging))
-        await advance(1)
+        adding = await start_task(dispatcher.registry.add_source(hanging), 1)
         await dispatcher.registry.remove_source("hanging")
         await adding
         assert (states(dispatcher), hanging.closed) == ({}, 1)
@@ -292,8 +292,7 @@ async def test_a_removed_source_delivers_nothing_into_its_successor() -> None:
     async with connected(former) as (dispatcher, _):
         former.answering.clear()
         former.items = [service(), tool(description="late")]
-        refreshing = asyncio.create_task(dispatcher.registry.refresh("a"))
-        await idle()
+        refreshing = await start_task(dispatcher.registry.refresh("a"))
         await dispatcher.reload(source("a", "successor"))
         former.answering.set()
         with pytest.raises(LookupError, match="removed meanwhile"):
@@ -364,11 +363,8 @@ async def test_a_cancelled_reload_changes_nothing() -> None:
     a, hanging = source("a"), source("hanging")
     hanging.answering.clear()
     async with connected(a) as (dispatcher, _):
-        reloading = asyncio.create_task(dispatcher.reload(hanging))
-        await advance(1)
-        reloading.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await reloading
+        reloading = await start_task(dispatcher.reload(hanging), 1)
+        await cancel_task(reloading)
         assert (states(dispatcher), a.closed, hanging.closed, text_of(dispatcher)) == ({"a": "ok"}, 0, 1, "of a")
         await dispatcher.registry.add_source(source("b"))
 
@@ -562,8 +558,7 @@ async def test_before_the_start_a_change_is_in_force_at_once() -> None:
 async def test_changes_within_50_ms_are_one_activation() -> None:
     async with started() as (activator, target):
         began = asyncio.get_running_loop().time()
-        first = asyncio.create_task(add(activator, "one", "a"))
-        await advance(0.04)
+        first = await start_task(add(activator, "one", "a"), 0.04)
         await asyncio.gather(first, add(activator, "two", "b"))
         assert [(at - began, names) for at, names in target.activations] == [(pytest.approx(0.05), ("one", "two"))]
         assert target.causes == [({"a", "b"}, False)]
@@ -624,9 +619,7 @@ async def test_a_cancelled_replacement_changes_nothing() -> None:
         replacing = asyncio.create_task(activator.replace(lambda former: former.copy((), Policy()), []))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        replacing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await replacing
+        await cancel_task(replacing)
         target.hold.set()
         await add(activator, "two")
         assert tuple(target.catalog.tools) == ("one", "two")
@@ -646,8 +639,7 @@ async def test_a_cancelled_caller_does_not_stop_the_activation() -> None:
 @virtual_time
 async def test_a_close_fails_the_changes_that_are_not_in_force() -> None:
     async with started() as (activator, target):
-        waiting = asyncio.create_task(add(activator, "one"))
-        await advance(0.01)
+        waiting = await start_task(add(activator, "one"), 0.01)
         await activator.close()
         with pytest.raises(RuntimeError, match="closed before"):
             await waiting

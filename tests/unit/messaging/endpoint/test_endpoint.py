@@ -25,7 +25,7 @@ from dispatch.testing import FaultInjector, Faults, FaultyTransport
 from dispatch.transports import Transport
 from dispatch.transports.errors import unreachable
 from dispatch.transports.memory import MemoryTransport
-from tests.helpers.clock import advance, idle
+from tests.helpers.clock import advance, idle, start_task
 from tests.helpers.endpoint_peers import URL, Callee, Caller, Request, new_topics, pair, peers
 
 
@@ -217,10 +217,8 @@ async def test_a_session_that_begins_during_an_outage_opens_after_it() -> None:
     faults = FaultInjector()
     async with peers(URL, wrap=lambda inner: FaultyTransport(inner, faults)) as (caller, [callee]):
         faults.disconnect(30)
-        first = asyncio.create_task(caller.connect(callee.inbox))
-        await advance(1)
-        second = asyncio.create_task(caller.connect(callee.inbox))
-        await advance(28)
+        first = await start_task(caller.connect(callee.inbox), 1)
+        second = await start_task(caller.connect(callee.inbox), 28)
         assert not first.done()
         assert not second.done()
         await advance(2)
@@ -267,8 +265,7 @@ async def test_a_callee_whose_publisher_cannot_be_opened_answers_when_it_can() -
     transport.refused.add(caller.inbox)
     await callee.start()
     await caller.start()
-    connecting = asyncio.create_task(caller.connect(callee.inbox))
-    await advance(3)
+    connecting = await start_task(caller.connect(callee.inbox), 3)
     assert not connecting.done()
     transport.refused.clear()
     await advance(RETRY_S + 1)
@@ -715,8 +712,7 @@ async def test_a_stream_does_not_wait_for_a_session_that_has_ended() -> None:
         await idle()
         [(callee_session, event)] = callee.held
         callee_session.send_chunk(event.number, b"." * 10_000_000)
-        waiting = asyncio.create_task(callee.endpoint.writable(callee_session, event.number))
-        await idle()
+        waiting = await start_task(callee.endpoint.writable(callee_session, event.number))
         assert not waiting.done()
         caller.endpoint.end(session)
         await idle()

@@ -49,7 +49,7 @@ from dispatch.protocol import CalleeSession, OutgoingRequest, SessionTable
 from dispatch.transports import TopicPublisher
 from dispatch.transports.errors import opening_failed, unreachable
 from dispatch.transports.memory import MemoryPublisher, MemoryTransport
-from tests.helpers.clock import advance, idle
+from tests.helpers.clock import advance, idle, start_task
 from tests.helpers.dispatcher_and_service import BROKER, UNGUARDED, Peer, Service, catalog, read, serving
 from tests.helpers.faults import FaultPlan, FaultyTransport
 
@@ -290,8 +290,7 @@ async def test_an_unused_publisher_is_closed() -> None:
 
 async def test_closing_ends_openings_and_nothing_is_opened_afterwards() -> None:
     async with publishers() as (found, transport, opened):
-        waiting = asyncio.create_task(found.open(inbox(1)))
-        await idle()
+        waiting = await start_task(found.open(inbox(1)))
         await found.close()
         with pytest.raises(TransportError, match="closed"):
             await waiting
@@ -655,8 +654,7 @@ async def test_a_stream_waits_until_its_own_session_has_room() -> None:
 async def test_a_stream_of_a_session_that_ends_continues() -> None:
     waiters, full = SendWaiters(), Fake()
     full.queued_bytes = WRITABLE_BYTES + 1
-    writer = asyncio.create_task(waiters.writable(cast(CalleeSession, full), 0))
-    await idle()
+    writer = await start_task(waiters.writable(cast(CalleeSession, full), 0))
     full.is_closed = True
     waiters.release(cast(CalleeSession, full))
     await writer
@@ -685,8 +683,7 @@ async def test_a_stream_that_has_lost_its_room_meanwhile_waits_on() -> None:
     waiters, full = SendWaiters(), Fake()
     session = cast(CalleeSession, full)
     full.queued_bytes = WRITABLE_BYTES + 1
-    writer = asyncio.create_task(waiters.writable(session, 0))
-    await idle()
+    writer = await start_task(waiters.writable(session, 0))
     full.queued_bytes = 0
     waiters.release(session)
     full.queued_bytes = WRITABLE_BYTES + 1
@@ -710,8 +707,7 @@ async def test_a_flush_waits_until_every_session_is_at_rest() -> None:
     sessions = [fake(), cast(CalleeSession, busy)]
     await waiters.at_rest(sessions)
     busy.is_at_rest = False
-    flush = asyncio.create_task(waiters.at_rest(sessions))
-    await idle()
+    flush = await start_task(waiters.at_rest(sessions))
     waiters.release_at_rest()
     await idle()
     assert not flush.done()
@@ -724,8 +720,7 @@ async def test_a_flush_waits_until_every_session_is_at_rest() -> None:
 async def test_closing_lets_all_continue(wait: str) -> None:
     waiters = SendWaiters()
     session = fake(queued_bytes=WRITABLE_BYTES + 1, is_at_rest=False)
-    task = asyncio.create_task(waiters.writable(session, 0) if wait == "writable" else waiters.at_rest([session]))
-    await idle()
+    task = await start_task(waiters.writable(session, 0) if wait == "writable" else waiters.at_rest([session]))
     waiters.close()
     await task
     assert len(waiters) == 0

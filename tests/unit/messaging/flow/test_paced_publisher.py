@@ -37,7 +37,7 @@ from dispatch.messaging.flow import (
 )
 from dispatch.serving.plain import ReplyRouter
 from dispatch.transports import OnFailure, OnReceipt, Ticket
-from tests.helpers.clock import START, advance, idle, run, virtual_loop
+from tests.helpers.clock import START, advance, idle, run, start_task, virtual_loop
 from tests.helpers.dispatcher_and_service import RESPONSES
 from tests.helpers.fakes import FakePublisher, FakeTicket, lost
 from tests.helpers.reply_broker import Broker, asked
@@ -255,8 +255,7 @@ async def test_what_waits_can_be_withdrawn_and_what_has_left_is_the_publishers()
 async def test_withdrawing_the_last_one_stops_the_clock() -> None:
     bench = Bench()
     tickets = bench.send("a1", "a2", "a3", "a4", "a5")
-    empty = asyncio.create_task(bench.publisher.empty())
-    await idle()
+    empty = await start_task(bench.publisher.empty())
     assert not empty.done()
     assert tickets[4].cancel()
     await empty

@@ -48,7 +48,7 @@ from dispatch.protocol.frames import CHUNK_BYTES
 from dispatch.routing.instance import SessionInstance
 from dispatch.transports.errors import opening_failed
 from tests.helpers import exchange_harness
-from tests.helpers.clock import START, advance, idle, run
+from tests.helpers.clock import START, advance, cancel_task, idle, run, start_task
 from tests.helpers.exchange_harness import Bench, read, request
 from tests.helpers.fakes import lost, reply
 from tests.helpers.known_instances import known_instance
@@ -189,9 +189,7 @@ async def test_cancellation_propagates_and_leaves_nothing() -> None:
     bench = Bench()
     bench.publisher.queueing = True
     id, task = await bench.ask()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await cancel_task(task)
     assert bench.exchange.pending == 0
     assert bench.publisher.sent[0].cancelled, "a cancelled call's message must not leave the queue any more"
     assert bench.take(reply(id)) is Disposition.LATE
@@ -480,8 +478,7 @@ async def test_what_belongs_to_nobody_is_nobodys(id: str) -> None:
 async def test_a_whole_answer_begun_anew_is_that_of_the_second_instance_alone() -> None:
     bench = Bench()
     id = bench.exchange.new_id()
-    task = asyncio.create_task(request(bench.exchange, bench.publisher, id=id, max_bytes=9))
-    await idle()
+    task = await start_task(request(bench.exchange, bench.publisher, id=id, max_bytes=9))
     for index, text in ((0, "aaa"), (1, "aaa"), (3, "aaa")):
         assert bench.take(reply(id, text, end=False, chunk=index, instance="one")) is Disposition.MATCHED
     for index, text in ((0, "bbb"), (2, "bbb"), (1, "bbb")):
@@ -785,11 +782,8 @@ async def test_a_reader_that_leaves_early_leaves_nothing() -> None:
 
 async def test_a_reader_that_is_cancelled_can_go_on_or_close() -> None:
     bench, stream = streaming()
-    reading = asyncio.create_task(read(stream))
-    await idle()
-    reading.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await reading
+    reading = await start_task(read(stream))
+    await cancel_task(reading)
     bench.take(reply(stream.id, "a"))
     assert await read(stream) == ["a"]
     stream.close()
@@ -798,8 +792,7 @@ async def test_a_reader_that_is_cancelled_can_go_on_or_close() -> None:
 
 async def test_a_publish_that_fails_ends_the_stream() -> None:
     bench, stream = streaming()
-    reading = asyncio.create_task(read(stream))
-    await idle()
+    reading = await start_task(read(stream))
     bench.publisher.sent[0].on_failure(error := lost())
     assert await reading == []
     assert stream.settled is error
@@ -840,8 +833,7 @@ async def test_rubbish_ends_the_stream_at_once() -> None:
 
 async def test_closing_the_exchange_ends_the_stream() -> None:
     bench, stream = streaming()
-    reading = asyncio.create_task(read(stream))
-    await idle()
+    reading = await start_task(read(stream))
     bench.exchange.close()
     assert await reading == []
     assert stream.settled == Closed(may_have_run=True)

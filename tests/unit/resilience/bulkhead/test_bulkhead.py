@@ -44,7 +44,7 @@ from dispatch.resilience.bulkhead import (
     Waiter,
     WaitQueue,
 )
-from tests.helpers.clock import advance, idle, virtual_loop
+from tests.helpers.clock import advance, cancel_task, idle, virtual_loop
 
 OK = Outcome.SUCCESS
 
@@ -885,9 +885,7 @@ async def test_cancelled_waiter_is_removed_from_the_queue() -> None:
     held = granted(await door.acquire())
     wait = waiting(door)
     await idle()
-    wait.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await wait
+    await cancel_task(wait)
     assert door.guard.waiting == 0
     assert virtual_loop().list_timers() == []
     held.finish(OK)
@@ -922,9 +920,7 @@ async def test_cancellation_in_the_turn_of_the_rejection_is_raised() -> None:
     wait = waiting(door)
     await idle()
     door.guard.expire(virtual_loop().time() + 1.0)
-    wait.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await wait
+    await cancel_task(wait)
     held.finish(OK)
     assert door.guard.in_flight == 0
 

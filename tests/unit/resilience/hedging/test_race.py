@@ -18,7 +18,7 @@ from dispatch.errors import Outcome
 from dispatch.resilience.aio import OUTPACED, hedged
 from dispatch.resilience.durations import GROWTH, LatencyHistogram
 from dispatch.resilience.retry import ANSWERED, FLOOR, MIN_DELAY_S, Hedging, NoHedgeReason, RetryBudget
-from tests.helpers.clock import START, advance
+from tests.helpers.clock import START, cancel_task, start_task
 
 OWN = int(10 * FLOOR)
 """Hedges that a tool without calls may have."""
@@ -248,8 +248,7 @@ async def test_unsent_second_attempt_is_refunded() -> None:
 @pytest.mark.parametrize(("when", "running"), [(0.5, ["first"]), (1.2, ["first", "second"])])
 async def test_a_cancelled_caller_cancels_both(when: float, running: list[str]) -> None:
     bench = Bench(Attempt(9.0), Attempt(9.0))
-    call = asyncio.create_task(bench.call())
-    await advance(when)
+    call = await start_task(bench.call(), when)
     call.cancel("by the caller")
     with pytest.raises(asyncio.CancelledError):
         await call
@@ -261,12 +260,9 @@ async def test_a_cancelled_caller_cancels_both(when: float, running: list[str]) 
 
 async def test_a_caller_cancelled_while_a_loser_cleans_up_waits_for_it_and_is_cancelled() -> None:
     bench = Bench(Attempt(9.0, cleanup=1.0), Attempt(0.5))
-    call = asyncio.create_task(bench.call())
-    await advance(1.75)
+    call = await start_task(bench.call(), 1.75)
     assert bench.log[-1] == "first cancelled 1.5"
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
+    await cancel_task(call)
     assert asyncio.get_running_loop().time() == START + 1.75, "the cleaning up is cut short, too"
 
 
@@ -285,11 +281,8 @@ async def test_loser_that_delays_its_cancellation_is_awaited() -> None:
         ended.set()
         raise asyncio.CancelledError
 
-    call = asyncio.create_task(hedged(attempt, bench.hedging, deadline=START + 100, others=lambda: True))
-    await advance(1.75)
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
+    call = await start_task(hedged(attempt, bench.hedging, deadline=START + 100, others=lambda: True), 1.75)
+    await cancel_task(call)
     assert ended.is_set()
 
 

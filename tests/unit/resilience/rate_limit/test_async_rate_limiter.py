@@ -25,7 +25,7 @@ from dispatch.errors import Outcome
 from dispatch.policy import RateLimit
 from dispatch.resilience.aio import AsyncRateLimiter, user_buckets
 from dispatch.resilience.rate_limit import LeakyBucket, RatePermit, Waiter
-from tests.helpers.clock import START, advance, idle, run, virtual_loop
+from tests.helpers.clock import START, advance, cancel_task, idle, run, start_task, virtual_loop
 from tests.helpers.run_profile import by_profile
 
 FAR = 1e9
@@ -81,8 +81,7 @@ async def test_a_permit_that_comes_back_wakes_who_waits() -> None:
     made = limits("1/s")
     permit = made.admit("ann", FAR)
     assert isinstance(permit, RatePermit)
-    waiting = asyncio.create_task(made.acquire("ben", FAR))
-    await idle()
+    waiting = await start_task(made.acquire("ben", FAR))
     permit.give_back()
     assert isinstance(await waiting, RatePermit)
     assert now() == START
@@ -135,8 +134,7 @@ async def test_a_waiter_cancelled_just_as_he_is_let_go_gives_the_permit_back() -
     made = limits()
     await made.acquire("ann", FAR)
     task = asyncio.create_task(made.acquire("ann", FAR))
-    next_one = asyncio.create_task(made.acquire("ben", FAR))
-    await idle()
+    next_one = await start_task(made.acquire("ben", FAR))
     seen = []
 
     def cancel() -> None:
@@ -155,12 +153,9 @@ async def test_a_waiter_cancelled_just_as_he_is_let_go_gives_the_permit_back() -
 async def test_a_waiter_cancelled_after_a_refusal_changes_nothing() -> None:
     made = limits()
     await made.acquire("ann", FAR)
-    task = asyncio.create_task(made.acquire("ann", FAR))
-    await idle()
+    task = await start_task(made.acquire("ann", FAR))
     made.close()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await cancel_task(task)
     assert figures(made) == (1, 0, 1, 0)
 
 
@@ -191,16 +186,13 @@ async def test_there_is_one_timer_however_many_wait() -> None:
 async def test_a_later_waiter_who_can_go_sooner_moves_the_timer() -> None:
     made = limits(None, "1/s")
     await made.acquire("ann", FAR)
-    ann = asyncio.create_task(made.acquire("ann", FAR))
-    await advance(0.5)
+    ann = await start_task(made.acquire("ann", FAR), 0.5)
     await made.acquire("ben", FAR)
-    ben = asyncio.create_task(made.acquire("ben", now() + 1.25))
-    await idle()
+    ben = await start_task(made.acquire("ben", now() + 1.25))
     assert [handle.when() for handle in virtual_loop().list_timers()] == [pytest.approx(START + 1.0)]
     await ann
     await made.acquire("col", now() + 9)
-    col = asyncio.create_task(made.acquire("col", FAR, 0.25))
-    await idle()
+    col = await start_task(made.acquire("col", FAR, 0.25))
     assert [handle.when() for handle in virtual_loop().list_timers()] == [pytest.approx(START + 1.25)]
     await col
     await ben

@@ -39,7 +39,7 @@ from dispatch.resilience.retry import (
     RetryTarget,
     may_have_run,
 )
-from tests.helpers.clock import START, advance
+from tests.helpers.clock import START, advance, cancel_task, start_task
 
 
 class Result(msgspec.Struct, weakref=True):
@@ -273,11 +273,8 @@ async def test_late_backoff_is_not_followed_by_an_attempt() -> None:
 async def test_cancellation_ends_attempt_and_backoff_at_once(when: float) -> None:
     """Cancelled in the first attempt, while waiting, in the second attempt: never swallowed, never retried."""
     bench = Bench(LOST, LOST, OK)
-    call = asyncio.create_task(bench.call())
-    await advance(when)
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
+    call = await start_task(bench.call(), when)
+    await cancel_task(call)
     assert asyncio.get_running_loop().time() == START + when
     assert len(bench.attempts) == (1 if when < 1.5 else 2)
     assert bench.budget.remaining == (29 if when == 2.0 else 30), "a retry that was not begun is given back"

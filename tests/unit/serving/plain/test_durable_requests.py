@@ -17,7 +17,7 @@ from dispatch.serving.tool_service import RequestHandler
 from dispatch.transports import Message, Mode, OnFailure, OnReceipt
 from dispatch.transports.base import MAX_RELEASES, RELEASED_S, PublishedTicket
 from dispatch.transports.memory import MemoryPublisher, MemoryTransport
-from tests.helpers.clock import advance, idle
+from tests.helpers.clock import advance, idle, start_task
 from tests.helpers.dispatcher_and_service import BROKER, Peer, catalog, dispatching, read, serving
 from tests.helpers.fakes import lost
 from tests.helpers.internals import transport_of
@@ -111,8 +111,7 @@ async def test_a_repeatable_request_of_an_instance_that_dies_goes_to_another(ans
     second.go.set()
     tool = {} if key else REPEATABLE
     async with dispatching(kept(answers=answers, **tool)) as dispatcher, keeping(first, "a", answers=answers) as one:
-        call = asyncio.create_task(dispatcher.execute("work", {"n": 1}, idempotency_key=key))
-        await idle()
+        call = await start_task(dispatcher.execute("work", {"n": 1}, idempotency_key=key))
         assert (first.begun, unacknowledged(one)) == ([1], 1)
         async with keeping(second, "b", answers=answers) as two:
             await idle()
@@ -127,8 +126,7 @@ async def test_a_repeatable_request_of_an_instance_that_dies_goes_to_another(ans
 async def test_any_other_is_acknowledged_before_it_runs_and_nobody_else_runs_it() -> None:
     first, second = Runs(), Runs()
     async with dispatching(kept()) as dispatcher, keeping(first, "a") as one:
-        call = asyncio.create_task(dispatcher.execute("work", {"n": 1}, timeout=5))
-        await idle()
+        call = await start_task(dispatcher.execute("work", {"n": 1}, timeout=5))
         assert (first.begun, unacknowledged(one)) == ([1], 0)
         async with keeping(second, "b"):
             cut(one)
@@ -162,8 +160,7 @@ async def test_what_comes_again_after_its_callers_time_is_refused() -> None:
     first, second = Runs(), Runs()
     async with dispatching(kept(**REPEATABLE)) as dispatcher, keeping(first, "a") as one:
         # A first call teaches the second instance's clock nothing: it sees only the one that comes again, from before.
-        call = asyncio.create_task(dispatcher.execute("work", {"n": 1}, timeout=5))
-        await advance(4)
+        call = await start_task(dispatcher.execute("work", {"n": 1}, timeout=5), 4)
         cut(one)
         await advance(2)
         assert isinstance((await call).error, CallTimeoutError)
@@ -175,8 +172,7 @@ async def test_what_comes_again_after_its_callers_time_is_refused() -> None:
 async def test_what_comes_again_in_time_gets_what_is_left_of_it() -> None:
     first, second = Runs(), Runs()
     async with dispatching(kept(**REPEATABLE)) as dispatcher, keeping(first, "a") as one:
-        call = asyncio.create_task(dispatcher.execute("work", {"n": 1}, timeout=5))
-        await advance(3)
+        call = await start_task(dispatcher.execute("work", {"n": 1}, timeout=5), 3)
         cut(one)
         async with keeping(second, "b") as two:
             await advance(1.9)
@@ -318,8 +314,7 @@ async def test_who_drains_refuses_what_waits_where_nobody_else_can_have_it() -> 
     first = Runs()
     async with dispatching(kept()) as dispatcher, keeping(first, "a", concurrency=2) as one:
         calls = await calling(dispatcher, 6)
-        draining = asyncio.create_task(one.drain())
-        await idle()
+        draining = await start_task(one.drain())
         first.go.set()
         await draining
         results = [await call for call in calls]
@@ -398,8 +393,7 @@ async def three_chunks(_arguments: dict[str, Any]) -> AsyncIterator[str]:
 async def test_a_request_waits_for_the_receipts_of_its_whole_reply(work: Tool, messages: int) -> None:
     second = Runs()
     async with dispatching(kept(**REPEATABLE)) as dispatcher, unsure(work) as (one, transport):
-        call = asyncio.create_task(dispatcher.execute("work"))
-        await idle()
+        call = await start_task(dispatcher.execute("work"))
         assert (one.running, len(transport.replies)) == (0, messages)
         for _, on_receipt in transport.replies:
             assert unacknowledged(one) == 1
@@ -414,8 +408,7 @@ async def test_a_request_waits_for_the_receipts_of_its_whole_reply(work: Tool, m
 
 async def test_a_request_goes_to_another_if_instance_or_broker_die_before_its_reply_is_confirmed() -> None:
     async with dispatching(kept(**REPEATABLE)) as dispatcher, unsure(lambda _: "lost") as (one, transport):
-        call = asyncio.create_task(dispatcher.execute("work"))
-        await idle()
+        call = await start_task(dispatcher.execute("work"))
         assert (one.running, len(transport.replies)) == (0, 1)
         cut(one)
         async with keeping(lambda _: "done", "b"):

@@ -18,7 +18,7 @@ from dispatch.errors import InvalidArgumentsError, TransportError
 from dispatch.messaging.wire import MAX_PROPERTY_BYTES, Refusal, decode_reply, derive_key
 from dispatch.serving import plain
 from dispatch.serving.plain import LEAST_UNUSED_S, SWEEP_S, TOPICS_OF_ONE, UNUSED_S, WINDOW_S, ClockOffset
-from tests.helpers.clock import advance, idle, run
+from tests.helpers.clock import advance, cancel_task, idle, run, start_task
 from tests.helpers.dispatcher_and_service import RESPONSES, Peer, Service, dispatching, serving, stand
 from tests.helpers.fakes import lost
 from tests.helpers.reply_broker import ANSWER, CONTROL, OWN, Broker, asked, router, routing
@@ -238,8 +238,7 @@ async def test_a_stream_waits_for_its_topic_to_open() -> None:
     await made.writable(asked(OWN))  # nothing waits: nothing to wait for
     broker.gate.clear()
     made.send(asked(OWN), b"0", ANSWER)
-    writable = asyncio.create_task(made.writable(asked(OWN)))
-    await idle()
+    writable = await start_task(made.writable(asked(OWN)))
     assert not writable.done()
     broker.gate.set()
     await writable
@@ -251,11 +250,8 @@ async def test_a_stream_that_stops_waiting_does_not_stop_the_opening() -> None:
     broker, made = await routing()
     broker.gate.clear()
     made.send(asked(OWN), b"0", ANSWER)
-    writable = asyncio.create_task(made.writable(asked(OWN)))
-    await idle()
-    writable.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await writable
+    writable = await start_task(made.writable(asked(OWN)))
+    await cancel_task(writable)
     broker.gate.set()
     await idle()
     assert broker.sent(OWN) == [b"0"]
@@ -266,8 +262,7 @@ async def test_flush_waits_for_openings_and_for_the_connection() -> None:
     broker, made = await routing()
     broker.gate.clear()
     made.send(asked(OWN), b"0", ANSWER)
-    flush = asyncio.create_task(made.flush())
-    await idle()
+    flush = await start_task(made.flush())
     assert not flush.done()
     broker.gate.set()
     await flush

@@ -59,7 +59,7 @@ from dispatch.toolkit.graph import ToolGroupType
 from dispatch.transports import Message, Publisher
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE
-from tests.helpers.clock import START, advance, idle, now
+from tests.helpers.clock import START, advance, idle, now, start_task
 from tests.helpers.dispatcher_and_service import (
     BROKER,
     REQUESTS,
@@ -109,8 +109,7 @@ async def test_draining_tells_callers_at_once_and_finishes_what_runs() -> None:
     async with serving(gate, concurrency=1) as server, calling(server) as caller:
         running, queued = caller.send({"n": 1}), caller.send({"n": 2})
         await idle()
-        drain = asyncio.create_task(server.drain())
-        await idle()
+        drain = await start_task(server.drain())
         assert caller.is_draining
         assert (await queued.refusal()).reason == Refusal.DRAINING
         assert (await caller.send({"n": 3}).refusal()).reason == Refusal.DRAINING
@@ -131,8 +130,7 @@ async def test_refusals_of_the_session_itself_are_counted() -> None:
         assert (await too_large.refusal()).reason == Refusal.TOO_LARGE
         running = caller.send()
         await idle()
-        drain = asyncio.create_task(server.drain())
-        await idle()
+        drain = await start_task(server.drain())
         late = caller.send()
         assert (await late.refusal()).reason == Refusal.DRAINING
         gate.open.set()

@@ -23,7 +23,7 @@ from dispatch.transports.pulsar.client import (
     pause,
     send_message,
 )
-from tests.helpers.clock import advance, idle, virtual_loop
+from tests.helpers.clock import advance, cancel_task, idle, start_task, virtual_loop
 
 URL = "pulsar://broker.example:6650"
 TOPIC = "non-persistent://tg/request/work"
@@ -264,11 +264,8 @@ async def test_a_consumer_whose_round_trip_fails_takes_no_messages(clients: list
 async def test_whoever_gives_up_leaves_no_orphan(clients: list[FakeClient], kind: str) -> None:
     FakeClient.hold.clear()
     link = PulsarClient(URL, Security())
-    task = asyncio.create_task(opening(kind)(link))
-    await idle()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    task = await start_task(opening(kind)(link))
+    await cancel_task(task)
     FakeClient.hold.set()
     await advance(0.001)  # no time passes while a thread is at work
     assert [orphan.closed.is_set() for orphan in all_opened(clients)] == [True], "it was made all the same, and closed"
@@ -280,11 +277,8 @@ async def test_whoever_gives_up_does_not_hear_of_the_refusal(clients: list[FakeC
     FakeClient.hold.clear()
     FakeClient.refusal[kind] = pulsar.Timeout("said")
     link = PulsarClient(URL, Security())
-    task = asyncio.create_task(opening(kind)(link))
-    await idle()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    task = await start_task(opening(kind)(link))
+    await cancel_task(task)
     FakeClient.hold.set()
     await advance(0.001)
     assert all_opened(clients) == []
@@ -322,10 +316,8 @@ async def test_a_client_is_closed_behind_what_it_opens(clients: list[FakeClient]
     """Closed before, it may leave the opening without an answer for ever."""
     FakeClient.hold.clear()
     link = PulsarClient(URL, Security())
-    task = asyncio.create_task(opening(kind)(link))
-    await idle()
-    closing = asyncio.create_task(link.close())
-    await idle()
+    task = await start_task(opening(kind)(link))
+    closing = await start_task(link.close())
     FakeClient.hold.set()
     await closing
     assert [client.closed for client in clients] == [True]

@@ -29,7 +29,7 @@ from dispatch.errors import TransportError
 from dispatch.transports.base import Security
 from dispatch.transports.pulsar import handshake
 from dispatch.transports.pulsar.handshake import HEAD_START_S, _fields, find_broker, shake_hands
-from tests.helpers.clock import run
+from tests.helpers.clock import cancel_task, run
 from tests.helpers.handshake_server import CONNECTED, Answer, error, fields, frame, greeter, hang, number, text, varint
 from tests.helpers.run_profile import examples
 from tests.helpers.secured_broker import Security as Certificates
@@ -315,9 +315,7 @@ async def test_whoever_gives_up_hangs_up() -> None:
     async with greeter(heard) as broker:
         shaking = asyncio.create_task(shake_hands(broker.url(), NOBODY, 30))
         await greeted.wait()
-        shaking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await shaking
+        await cancel_task(shaking)
         async with asyncio.timeout(5):
             await broker.gone.acquire()
 

@@ -34,7 +34,7 @@ from dispatch.transports.pulsar.supervisor import (
     ReopenBackoff,
 )
 from dispatch.transports.pulsar.transport import PulsarTransport
-from tests.helpers.clock import advance, idle, virtual_loop
+from tests.helpers.clock import advance, idle, start_task, virtual_loop
 from tests.helpers.fake_pulsar import (
     KEPT,
     OTHER,
@@ -804,8 +804,7 @@ async def test_while_it_is_away_messages_wait_within_bounds_and_can_be_withdrawn
             send(publisher, failures, "a4")
         assert (caught.value.type, caught.value.may_have_run) == ("publish-queue-full", False)
         writable = asyncio.create_task(publisher.writable("a"))
-        flush = asyncio.create_task(transport.flush())
-        await advance(1)
+        flush = await start_task(transport.flush(), 1)
         assert tickets[1].cancel() is True
         broker.up = True
         await advance(REPLACED_S)
@@ -913,8 +912,7 @@ async def test_whoever_subscribes_while_the_client_is_replaced_gets_the_new_one(
         await transport.publisher(TOPIC)
         broker.gate.clear()
         waiting = asyncio.create_task(listen(transport, got.append, OTHER))
-        also = asyncio.create_task(listen(transport, texts(got), KEPT))
-        await idle()
+        also = await start_task(listen(transport, texts(got), KEPT))
         broker.restarts()
         await advance(REPLACED_S)
         assert len(broker.links) == 2, "one slow topic holds nobody up"
@@ -979,8 +977,7 @@ async def test_what_is_closed_while_it_is_set_aside_is_not_tried_again(broker: F
 async def test_a_slow_opening_holds_no_other_one_up(broker: FakeBroker) -> None:
     async with connected() as transport:
         broker.gate.clear()
-        slow = asyncio.create_task(transport.publisher(TOPIC))
-        await idle()
+        slow = await start_task(transport.publisher(TOPIC))
         broker.gate.set()
         other = await transport.publisher(OTHER)
         assert other.topic == OTHER

@@ -40,7 +40,7 @@ from dispatch.transports.pulsar.transport import (
     PulsarTransport,
     read_batch,
 )
-from tests.helpers.clock import advance, idle
+from tests.helpers.clock import advance, cancel_task, idle, start_task
 from tests.helpers.fake_pulsar import (
     DROPPED,
     KEPT,
@@ -257,8 +257,7 @@ async def test_flushing_waits_for_the_queue_and_for_the_receipts(broker: FakeBro
 async def test_a_flush_that_is_given_up_leaves_nothing_behind(broker: FakeBroker) -> None:
     async with connected() as transport:
         send(await transport.publisher(TOPIC), Failures(), "a1")
-        flush = asyncio.create_task(transport.flush())
-        await idle()
+        flush = await start_task(transport.flush())
         flush.cancel()
         broker.producer().receipts()
         await transport.flush()
@@ -499,11 +498,8 @@ async def test_whoever_is_cancelled_while_closing_has_closed(broker: FakeBroker)
     transport = PulsarTransport(URL, security=Security())
     await transport.start()
     send(await transport.publisher(TOPIC), Failures(), "a1")
-    closing = asyncio.create_task(transport.close())
-    await idle()
-    closing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await closing
+    closing = await start_task(transport.close())
+    await cancel_task(closing)
     assert broker.link.closed
     assert not transport.connected
     await idle()
@@ -530,8 +526,7 @@ async def test_closing_a_publisher_without_receipts_takes_a_bounded_time(broker:
     async with publishing() as (_, publisher):
         send(publisher, Failures(), "a1")
         raw = broker.producer(TOPIC)
-        closing = asyncio.create_task(publisher.close())
-        await advance(CLOSE_FLUSH_S + 0.01)
+        closing = await start_task(publisher.close(), CLOSE_FLUSH_S + 0.01)
         assert closing.done()
         assert raw.closed
 
@@ -666,8 +661,7 @@ async def test_what_comes_before_the_subscription_is_known_here_is_acknowledged_
     async with connected() as transport:
         broker.gate.clear()
         broker.while_opening = lambda consumer: consumer.deliver(Kept("early"))
-        opening = asyncio.create_task(listen(transport, texts(got), KEPT))
-        await idle()
+        opening = await start_task(listen(transport, texts(got), KEPT))
         assert got == ["early"]
         broker.gate.set()
         await opening
@@ -791,8 +785,7 @@ async def test_whoever_gives_up_subscribing_leaves_no_orphan(broker: FakeBroker)
     got: list[Any] = []
     async with connected() as transport:
         broker.gate.clear()
-        subscribing = asyncio.create_task(listen(transport, got.append))
-        await idle()
+        subscribing = await start_task(listen(transport, got.append))
         subscribing.cancel()
         await idle()
         assert subscribing.cancelled()
@@ -1001,8 +994,7 @@ async def test_what_waits_for_an_inbox_is_bounded_can_be_withdrawn_and_delays_no
         assert broker.producer(OTHER).payloads == [b"b1"]
         broker.producer(OTHER).receipts()
         assert first.cancel()
-        writable = asyncio.create_task(peer.writable("a"))
-        await idle()
+        writable = await start_task(peer.writable("a"))
         assert not writable.done()
         broker.gate.set()
         producer = broker.producer(REPLIES)
@@ -1269,8 +1261,7 @@ async def test_flush_waits_for_the_receipts_of_packets(broker: FakeBroker) -> No
     async with publishing() as (transport, publisher):
         publisher.send_packet(b"p1")
         publisher.send_packet(b"p2")
-        flush = asyncio.create_task(transport.flush())
-        await idle()
+        flush = await start_task(transport.flush())
         broker.producer().receipts(1)
         await idle()
         assert not flush.done()
@@ -1425,8 +1416,7 @@ async def test_what_comes_while_it_is_being_opened_becomes_sure_on_that_consumer
     async with connected() as transport:
         broker.gate.clear()
         broker.while_opening = lambda consumer: consumer.deliver(Kept("early"))
-        opening = asyncio.create_task(listen(transport, handler, KEPT))
-        await advance(2 * GATHERED_S)
+        opening = await start_task(listen(transport, handler, KEPT), 2 * GATHERED_S)
         assert (handler.sure, broker.asked) == ([], 0)
         broker.gate.set()
         await opening
