@@ -18,6 +18,7 @@ from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar.client import OPERATION_TIMEOUT_S, close_opened
 from dispatch.transports.pulsar.supervisor import GRACE_S, POLL_S
 from dispatch.transports.pulsar.transport import LoopWaker, PulsarPublisher, PulsarSubscription, PulsarTransport
+from tests.helpers.clock import advance
 
 URL = "pulsar://broker.example:6650"
 TOPIC = "non-persistent://tg/request/work"
@@ -329,6 +330,16 @@ class FakeBroker:
         for link in self.links:
             link.broker = _GONE
 
+    async def replace(self) -> None:
+        """Restart, and wait until the transport has another client."""
+        self.restarts()
+        await advance(REPLACED_S)
+
+    async def lose(self) -> None:
+        """Be out of reach, until the transport has noticed."""
+        self.up = False
+        await advance(SEEN_S)
+
 
 _GONE = FakeBroker()
 _GONE.up = False
@@ -344,6 +355,15 @@ async def connected(**options: Any) -> AsyncIterator[PulsarTransport]:
             yield transport
     finally:
         await transport.close()
+
+
+@contextlib.asynccontextmanager
+async def receiving(topic: str = TOPIC) -> AsyncIterator[tuple[PulsarTransport, list[Any]]]:
+    """A started transport, and the messages of ``topic`` that it has received."""
+    got: list[Any] = []
+    async with connected() as transport:
+        await listen(transport, got.append, topic)
+        yield transport, got
 
 
 @contextlib.asynccontextmanager

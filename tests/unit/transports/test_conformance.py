@@ -13,7 +13,7 @@ import pytest
 
 from dispatch.errors import TransportError
 from dispatch.messaging.wire import MAX_MESSAGE_BYTES
-from dispatch.transports import Message, Mode, Transport, open_transport
+from dispatch.transports import Message, Mode, Publisher, TopicPublisher, Transport, open_transport
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,23 @@ def unexpected(error: TransportError) -> None:
     raise AssertionError(f"a publish failed: {error}")
 
 
-@pytest.mark.costly
-async def test_payload_and_properties_arrive_as_they_were_sent(kind: Kind) -> None:
+def send(publisher: Publisher, *payloads: bytes) -> None:
+    for payload in payloads:
+        publisher.publish(payload, {}, flow="a", on_failure=unexpected)
+
+
+@asynccontextmanager
+async def receiving(kind: Kind) -> AsyncIterator[tuple[Transport, TopicPublisher, Received]]:
+    """A connection, the publisher of a new topic, and what its subscriber receives."""
     topic, got = kind.topic(), Received()
     async with kind.connected() as transport:
         await transport.subscribe(topic, got, mode=Mode.FANOUT, name="test")
-        publisher = await transport.publisher(topic)
+        yield transport, await transport.publisher(topic), got
+
+
+@pytest.mark.costly
+async def test_payload_and_properties_arrive_as_they_were_sent(kind: Kind) -> None:
+    async with receiving(kind) as (_, publisher, got):
         payload = bytes(range(256)) * 4
         properties = {"id": "1", "unicode": "żółć 🐈 عربى", "empty": ""}
         publisher.publish(payload, properties, flow="a", on_failure=unexpected)
@@ -108,7 +119,7 @@ async def test_handlers_run_on_the_loop(kind: Kind) -> None:
     async with kind.connected() as transport:
         await transport.subscribe(topic, handler, mode=Mode.FANOUT, name="test")
         publisher = await transport.publisher(topic)
-        publisher.publish(b"x", {}, flow="a", on_failure=unexpected)
+        send(publisher, b"x")
         await got.count(1)
     assert threads == [threading.current_thread()]
 
@@ -129,8 +140,7 @@ async def test_shared_subscribers_take_turns(kind: Kind) -> None:
         for transport, received in zip((one, two, three), everyone, strict=True):
             await transport.subscribe(topic, both(received), mode=Mode.SHARED, name="service")
         publisher = await one.publisher(topic)
-        for number in range(90):
-            publisher.publish(str(number).encode(), {}, flow="a", on_failure=unexpected)
+        send(publisher, *(str(number).encode() for number in range(90)))
         await total.count(90)
     assert sorted(map(int, total.payloads)) == list(range(90))
     if kind.scheme == "persistent":
@@ -144,8 +154,7 @@ async def test_each_shared_group_gets_everything(kind: Kind) -> None:
         await transport.subscribe(topic, one, mode=Mode.SHARED, name="one")
         await transport.subscribe(topic, two, mode=Mode.SHARED, name="two")
         publisher = await transport.publisher(topic)
-        for number in range(10):
-            publisher.publish(str(number).encode(), {}, flow="a", on_failure=unexpected)
+        send(publisher, *(str(number).encode() for number in range(10)))
         assert await one.count(10) == await two.count(10) == [str(n).encode() for n in range(10)]
 
 
@@ -155,8 +164,7 @@ async def test_fan_out_gives_everyone_everything_in_order(kind: Kind) -> None:
         await transport.subscribe(topic, one, mode=Mode.FANOUT, name="test")
         await other.subscribe(topic, two, mode=Mode.FANOUT, name="test")
         publisher = await transport.publisher(topic)
-        for number in range(300):
-            publisher.publish(str(number).encode(), {}, flow="a", on_failure=unexpected)
+        send(publisher, *(str(number).encode() for number in range(300)))
         expected = [str(n).encode() for n in range(300)]
         assert await one.count(300) == expected
         assert await two.count(300) == expected
@@ -166,10 +174,10 @@ async def test_a_subscriber_gets_nothing_from_before(kind: Kind) -> None:
     topic, got = kind.topic(), Received()
     async with kind.connected() as transport:
         publisher = await transport.publisher(topic)
-        publisher.publish(b"too early", {}, flow="a", on_failure=unexpected)
+        send(publisher, b"too early")
         await transport.flush()
         await transport.subscribe(topic, got, mode=Mode.FANOUT, name="test")
-        publisher.publish(b"in time", {}, flow="a", on_failure=unexpected)
+        send(publisher, b"in time")
         assert await got.count(1) == [b"in time"]
 
 
@@ -180,7 +188,7 @@ async def test_the_first_message_after_subscribing_is_delivered(kind: Kind) -> N
             topic, got = kind.topic(), Received()
             publisher = await there.publisher(topic)
             await here.subscribe(topic, got, mode=Mode.FANOUT, name="test")
-            publisher.publish(b"first", {}, flow="a", on_failure=unexpected)
+            send(publisher, b"first")
             assert await got.count(1) == [b"first"]
 
 
@@ -195,8 +203,7 @@ async def test_a_handler_that_raises_costs_its_message_only(kind: Kind) -> None:
     async with kind.connected() as transport:
         await transport.subscribe(topic, handler, mode=Mode.SHARED, name="service")
         publisher = await transport.publisher(topic)
-        for payload in (b"one", b"bad", b"two"):
-            publisher.publish(payload, {}, flow="a", on_failure=unexpected)
+        send(publisher, *(b"one", b"bad", b"two"))
         assert await got.count(2) == [b"one", b"two"]
         assert transport.handler_errors == 1  # type: ignore[attr-defined]
 
@@ -207,21 +214,18 @@ async def test_what_arrived_before_close_is_handled_and_nothing_after_it(kind: K
         await other.subscribe(topic, witness, mode=Mode.FANOUT, name="witness")
         subscription = await transport.subscribe(topic, got, mode=Mode.FANOUT, name="test")
         publisher = await transport.publisher(topic)
-        publisher.publish(b"before", {}, flow="a", on_failure=unexpected)
+        send(publisher, b"before")
         await witness.count(1)
         await got.count(1)
         await subscription.close()
-        publisher.publish(b"after", {}, flow="a", on_failure=unexpected)
+        send(publisher, b"after")
         assert await witness.count(2) == [b"before", b"after"]
         await subscription.close()
     assert got.payloads == [b"before"]
 
 
 async def test_the_largest_message_passes_and_a_larger_one_is_refused(kind: Kind) -> None:
-    topic, got = kind.topic(), Received()
-    async with kind.connected() as transport:
-        await transport.subscribe(topic, got, mode=Mode.FANOUT, name="test")
-        publisher = await transport.publisher(topic)
+    async with receiving(kind) as (_, publisher, got):
         publisher.publish(b"x" * MAX_MESSAGE_BYTES, {"id": "x" * 64}, flow="a", on_failure=unexpected)
         assert [len(payload) for payload in await got.count(1)] == [MAX_MESSAGE_BYTES]
         failed: asyncio.Future[TransportError] = asyncio.get_running_loop().create_future()
@@ -238,19 +242,16 @@ async def test_publishers_of_one_topic_are_closed_one_by_one(kind: Kind) -> None
         await transport.subscribe(topic, got, mode=Mode.FANOUT, name="test")
         one, two = await transport.publisher(topic), await transport.publisher(topic)
         await one.close()
-        two.publish(b"still here", {}, flow="a", on_failure=unexpected)
+        send(two, b"still here")
         assert await got.count(1) == [b"still here"]
         await two.close()
         again = await transport.publisher(topic)
-        again.publish(b"again", {}, flow="a", on_failure=unexpected)
+        send(again, b"again")
         assert await got.count(2) == [b"still here", b"again"]
 
 
 async def test_a_burst_beyond_the_window_arrives_in_order_within_each_flow(kind: Kind) -> None:
-    topic, got = kind.topic(), Received()
-    async with kind.connected() as transport:
-        await transport.subscribe(topic, got, mode=Mode.FANOUT, name="test")
-        publisher = await transport.publisher(topic)
+    async with receiving(kind) as (transport, publisher, got):
         for number in range(200):
             for flow in ("a", "b"):
                 publisher.publish(f"{flow}{number}".encode(), {}, flow=flow, on_failure=unexpected)
@@ -272,10 +273,7 @@ async def test_a_cancelled_message_does_not_report_its_failure(kind: Kind) -> No
 
 
 async def test_packets_arrive_in_order_without_properties(kind: Kind) -> None:
-    topic, got = kind.topic(), Received()
-    async with kind.connected() as transport:
-        await transport.subscribe(topic, got, mode=Mode.FANOUT, name="test")
-        publisher = await transport.publisher(topic)
+    async with receiving(kind) as (_, publisher, got):
         packets = [bytes([0x99, number]) * 100 for number in range(200)]
         assert all(publisher.send_packet(packet) for packet in packets)
         await got.count(len(packets))
@@ -289,7 +287,7 @@ async def test_a_closed_transport_says_so(kind: Kind) -> None:
         publisher = await transport.publisher(kind.topic())
     assert not transport.connected
     with pytest.raises(TransportError, match="closed"):
-        publisher.publish(b"x", {}, flow="a", on_failure=unexpected)
+        send(publisher, b"x")
     with pytest.raises(TransportError, match="closed"):
         await transport.publisher(kind.topic())
     with pytest.raises(TransportError, match="closed"):

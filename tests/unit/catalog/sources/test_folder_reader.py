@@ -22,13 +22,17 @@ def folder(tmp_path: Path) -> Path:
     return make_folder(tmp_path / "tools")
 
 
+@pytest.fixture
+def reader(folder: Path) -> FolderReader:
+    return FolderReader(folder)
+
+
 def set_age(path: Path, seconds: int) -> None:
     status = path.stat()
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns - seconds * 10**9))
 
 
-def test_unchanged_contents_are_the_same_reading(folder: Path) -> None:
-    reader = FolderReader(folder)
+def test_unchanged_contents_are_the_same_reading(folder: Path, reader: FolderReader) -> None:
     assert reader.last.number == 0
     first = reader.read()
     assert first.number == 1
@@ -37,8 +41,7 @@ def test_unchanged_contents_are_the_same_reading(folder: Path) -> None:
     assert reader.last is first
 
 
-def test_a_changed_file_has_a_new_item_and_others_keep_theirs(folder: Path) -> None:
-    reader = FolderReader(folder)
+def test_a_changed_file_has_a_new_item_and_others_keep_theirs(folder: Path, reader: FolderReader) -> None:
     first = reader.read()
     write_file(folder, "tool/tell-joke.json", TOOL | {"description": "Tell another joke"})
     second = reader.read()
@@ -47,8 +50,7 @@ def test_a_changed_file_has_a_new_item_and_others_keep_theirs(folder: Path) -> N
     assert second.items[1].raw == TOOL | {"description": "Tell another joke"}
 
 
-def test_a_second_write_within_the_clock_of_the_file_system_is_seen(folder: Path) -> None:
-    reader = FolderReader(folder)
+def test_a_second_write_within_the_clock_of_the_file_system_is_seen(folder: Path, reader: FolderReader) -> None:
     path = folder / "tool" / "tell-joke.json"
     reader.read()
     status = path.stat()
@@ -76,16 +78,14 @@ def test_equal_contents_keep_the_item(folder: Path, monkeypatch: pytest.MonkeyPa
     assert reader.read() is first
 
 
-def test_a_value_of_another_type_is_a_change(folder: Path) -> None:
+def test_a_value_of_another_type_is_a_change(folder: Path, reader: FolderReader) -> None:
     write_file(folder, "tool/tell-joke.json", TOOL | {"config": {"limit": 1}})
-    reader = FolderReader(folder)
     reader.read()
     write_file(folder, "tool/tell-joke.json", TOOL | {"config": {"limit": True}})
     assert reader.read().number == 2
 
 
-def test_an_item_is_the_same_after_its_file_was_truncated_and_written_again(folder: Path) -> None:
-    reader = FolderReader(folder)
+def test_an_item_is_the_same_after_its_file_was_truncated_and_written_again(folder: Path, reader: FolderReader) -> None:
     first = reader.read()
     write_file(folder, "tool/tell-joke.json", "")
     second = reader.read()
@@ -98,8 +98,7 @@ def test_an_item_is_the_same_after_its_file_was_truncated_and_written_again(fold
     assert (third.number, third.has_errors) == (3, False)
 
 
-def test_items_are_the_same_after_the_folder_was_removed_and_restored(folder: Path) -> None:
-    reader = FolderReader(folder)
+def test_items_are_the_same_after_the_folder_was_removed_and_restored(folder: Path, reader: FolderReader) -> None:
     first = reader.read()
     folder.rename(folder.with_name("elsewhere"))
     assert [problem.problem for problem in reader.read().problems] == ["there is no such folder"]
@@ -107,8 +106,7 @@ def test_items_are_the_same_after_the_folder_was_removed_and_restored(folder: Pa
     assert list(map(id, reader.read().items)) == list(map(id, first.items))
 
 
-def test_a_deleted_file_is_not_remembered(folder: Path) -> None:
-    reader = FolderReader(folder)
+def test_a_deleted_file_is_not_remembered(folder: Path, reader: FolderReader) -> None:
     first = reader.read()
     (folder / "tool" / "tell-joke.json").unlink()
     assert len(reader.read().items) == 1
@@ -117,17 +115,15 @@ def test_a_deleted_file_is_not_remembered(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tool/notes.txt", "tool/.tell-joke.json.swp", "tool/tell-joke.json~", "tool/4913"])
-def test_files_of_editors_are_no_change(folder: Path, name: str) -> None:
-    reader = FolderReader(folder)
+def test_files_of_editors_are_no_change(folder: Path, name: str, reader: FolderReader) -> None:
     first = reader.read()
     write_file(folder, name, "{")
     assert reader.read() is first
 
 
-def test_an_error_that_remains_is_the_same_reading(folder: Path) -> None:
+def test_an_error_that_remains_is_the_same_reading(folder: Path, reader: FolderReader) -> None:
     write_file(folder, "tool/tell-joke.json", "{")
     (folder / "tool" / "gone.json").symlink_to("nowhere")
-    reader = FolderReader(folder)
     first = reader.read()
     assert first.has_errors
     assert reader.read() is first
@@ -193,8 +189,7 @@ def test_items_have_the_namespace_and_the_version_in_their_key(folder: Path) -> 
     assert items[0].raw == SERVICE
 
 
-def test_a_yaml_file_that_was_just_written_may_be_partial(folder: Path) -> None:
-    reader = FolderReader(folder)
+def test_a_yaml_file_that_was_just_written_may_be_partial(folder: Path, reader: FolderReader) -> None:
     assert not reader.read().may_be_partial
     path = write_file(folder, "tool/pun.yaml", "type: tool-service\nservice: joke-service\n")
     assert reader.read().may_be_partial

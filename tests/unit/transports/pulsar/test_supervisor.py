@@ -293,8 +293,7 @@ async def test_a_call_waits_for_a_connection_that_is_back_at_once(broker: FakeBr
     async with connected() as transport:
         await transport.publisher(TOPIC)
         assert await transport.await_connection(now() + 30)
-        broker.up = False
-        await advance(SEEN_S)
+        await broker.lose()
         asked = now()
         assert not await transport.await_connection(asked + 0.1), "not beyond the deadline"
         assert now() - asked <= 0.1 + POLL_S
@@ -317,8 +316,7 @@ async def test_a_broker_that_says_how_much_it_takes_is_believed_each_time(
         await transport.publisher(TOPIC)
         limits = [transport.max_message_bytes]
         for _ in range(2):
-            broker.restarts()
-            await advance(REPLACED_S)
+            await broker.replace()
             limits.append(transport.max_message_bytes)
     assert limits == [1_000_000 - 20 * 1024, 1_000_000 - 20 * 1024, 2_000_000 - 20 * 1024]
 
@@ -571,8 +569,7 @@ async def test_a_connection_is_supervised_after_an_error_of_any_kind(
         with monkeypatch.context() as failing:
             failing.setattr(broker.producer(), "is_connected", fail)
             await advance(3 * POLL_S)
-        broker.restarts()
-        await advance(REPLACED_S)
+        await broker.replace()
         assert (transport.connected, transport.reconnects) == (True, 1)
     assert [record.message for record in caplog.records if record.exc_info] == [
         f"a check of the connection to {URL} failed; it is checked again"
@@ -717,8 +714,7 @@ async def test_a_moments_absence_costs_nothing(broker: FakeBroker) -> None:
     async with publishing() as (transport, publisher):
         await listen(transport, got.append)
         send(publisher, failures, "a1")
-        broker.up = False
-        await advance(SEEN_S)
+        await broker.lose()
         assert not transport.connected
         send(publisher, failures, "a2", "a3")
         assert broker.producer().payloads == [b"a1"], "held back: nobody could take it back from pulsar-client"
@@ -766,8 +762,7 @@ async def test_what_was_under_way_fails_once_and_its_late_receipts_mean_nothing(
     async with publishing(publish_window=4) as (transport, publisher):
         send(publisher, failures, "a1", "a2", "a3")
         old = broker.producer()
-        broker.restarts()
-        await advance(REPLACED_S)
+        await broker.replace()
         assert transport.reconnects == 1
         assert sorted(failures.types) == [(f"a{n}", "connection-lost", True) for n in (1, 2, 3)]
         send(publisher, failures, "b1", "b2", "b3", "b4", "b5")
@@ -787,8 +782,7 @@ async def test_receipts_that_the_end_of_the_old_client_did_not_bring_are_not_wai
     async with publishing() as (transport, publisher):
         send(publisher, failures, "a1", "a2")
         broker.producer().settled = 2  # as if its callbacks had got lost with it
-        broker.restarts()
-        await advance(REPLACED_S)
+        await broker.replace()
         assert sorted(failures.types) == [("a1", "connection-lost", True), ("a2", "connection-lost", True)]
         await transport.flush()
 
@@ -797,8 +791,7 @@ async def test_while_it_is_away_messages_wait_within_bounds_and_can_be_withdrawn
     failures = Failures()
     async with publishing(max_queued=3) as (transport, publisher):
         broker.restarts()
-        broker.up = False
-        await advance(SEEN_S)
+        await broker.lose()
         tickets = send(publisher, failures, "a1", "a2", "a3")
         with pytest.raises(TransportError) as caught:
             send(publisher, failures, "a4")
@@ -817,8 +810,7 @@ async def test_while_it_is_away_messages_wait_within_bounds_and_can_be_withdrawn
 
 async def test_withdrawing_the_last_one_ends_the_waiting_for_it(broker: FakeBroker) -> None:
     async with publishing() as (transport, publisher):
-        broker.up = False
-        await advance(SEEN_S)
+        await broker.lose()
         (ticket,) = send(publisher, Failures(), "a1")
         waiting = [asyncio.create_task(publisher.writable("a")), asyncio.create_task(transport.flush())]
         await idle()
@@ -829,8 +821,7 @@ async def test_withdrawing_the_last_one_ends_the_waiting_for_it(broker: FakeBrok
 async def test_nothing_is_opened_while_it_is_away(broker: FakeBroker) -> None:
     async with connected() as transport:
         await transport.publisher(TOPIC)
-        broker.up = False
-        await advance(SEEN_S)
+        await broker.lose()
         for opening in (transport.publisher(OTHER), listen(transport, list[Any]().append)):
             with pytest.raises(TransportError) as caught:
                 await opening
@@ -913,8 +904,7 @@ async def test_whoever_subscribes_while_the_client_is_replaced_gets_the_new_one(
         broker.gate.clear()
         waiting = asyncio.create_task(listen(transport, got.append, OTHER))
         also = await start_task(listen(transport, texts(got), KEPT))
-        broker.restarts()
-        await advance(REPLACED_S)
+        await broker.replace()
         assert len(broker.links) == 2, "one slow topic holds nobody up"
         broker.gate.set()
         await also

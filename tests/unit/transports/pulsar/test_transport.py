@@ -9,12 +9,13 @@ Durable subscriptions over Pulsar: what is acknowledged when, and when that is c
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
@@ -59,6 +60,7 @@ from tests.helpers.fake_pulsar import (
     counting_wakeups,
     listen,
     publishing,
+    receiving,
     send,
     texts,
 )
@@ -472,8 +474,7 @@ async def test_closing_while_it_is_away_is_a_matter_of_no_time(broker: FakeBroke
     transport = PulsarTransport(URL, security=Security())
     await transport.start()
     publisher = await transport.publisher(TOPIC)
-    broker.up = False
-    await advance(SEEN_S)
+    await broker.lose()
     send(publisher, failures, "a1")
     started = loop.time()
     await transport.close()
@@ -534,8 +535,7 @@ async def test_closing_a_publisher_without_receipts_takes_a_bounded_time(broker:
 async def test_closing_a_publisher_without_a_connection_does_not_wait(broker: FakeBroker) -> None:
     async with publishing() as (_, publisher):
         send(publisher, Failures(), "a1")
-        broker.up = False
-        await advance(SEEN_S)
+        await broker.lose()
         began = asyncio.get_running_loop().time()
         await publisher.close()
         assert asyncio.get_running_loop().time() == began
@@ -574,9 +574,7 @@ async def test_handlers_run_on_the_loop_and_in_order(broker: FakeBroker) -> None
 
 
 async def test_a_burst_from_a_thread_wakes_the_loop_once(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    got: list[Any] = []
-    async with connected() as transport:
-        await listen(transport, got.append)
+    async with receiving() as (_, got):
         calls = counting_wakeups(monkeypatch)
         burst = threading.Thread(target=broker.consumer().deliver, args=range(DRAIN_BATCH))
         burst.start()
@@ -607,9 +605,7 @@ async def test_a_message_after_the_end_is_harmless_and_no_file_stays_open(
 
 
 async def test_others_get_their_turn_in_a_long_burst(broker: FakeBroker) -> None:
-    got: list[Any] = []
-    async with connected() as transport:
-        await listen(transport, got.append)
+    async with receiving() as (_, got):
         broker.consumer().deliver(*range(4 * DRAIN_BATCH))
         seen = []
         while len(got) < 4 * DRAIN_BATCH:
@@ -722,12 +718,9 @@ async def test_closing_lets_a_waiting_thread_go(
 
 async def test_the_thread_of_a_client_that_was_replaced_never_waits(broker: FakeBroker, small_inbox: int) -> None:
     """Its connection is gone: there is nobody to hold back, and closing it waits for this very thread."""
-    got: list[Any] = []
-    async with connected() as transport:
-        await listen(transport, got.append)
+    async with receiving() as (transport, got):
         old = broker.consumer()
-        broker.restarts()
-        await advance(REPLACED_S)
+        await broker.replace()
         assert transport.reconnects == 1
         thread = threading.Thread(target=old.deliver, args=range(3 * small_inbox))
         thread.start()
@@ -818,9 +811,7 @@ async def test_what_opens_while_the_connection_is_closed_is_closed_too(broker: F
 
 
 async def test_no_handler_is_called_after_closing(broker: FakeBroker) -> None:
-    got: list[Message] = []
-    async with connected() as transport:
-        await listen(transport, got.append)
+    async with receiving() as (_, got):
         consumer = broker.consumer()
     consumer.deliver("late")
     await idle()
@@ -909,8 +900,7 @@ async def test_an_inbox_is_opened_again_for_the_next_message_and_not_before(brok
     async with connected() as transport:
         await listen(transport, lambda _: None)
         own, peer = await transport.publisher(OTHER), await transport.publisher(inbox)
-        broker.restarts()
-        await advance(REPLACED_S)
+        await broker.replace()
         assert transport.reconnects == 1
         await advance(60)
         assert [raw.topic for raw in broker.link.producers] == [OTHER]
@@ -963,8 +953,7 @@ async def test_packets_open_an_inbox_too_and_leave_in_order(broker: FakeBroker) 
     async with connected() as transport:
         await listen(transport, lambda _: None)
         peer = await transport.publisher(REPLIES)
-        broker.restarts()
-        await advance(REPLACED_S)
+        await broker.replace()
         broker.gate.clear()
         for number in range(3):
             assert peer.send_packet(b"%d" % number)
@@ -982,8 +971,7 @@ async def test_what_waits_for_an_inbox_is_bounded_can_be_withdrawn_and_delays_no
     async with connected(publish_window=1) as transport:
         await listen(transport, lambda _: None)
         own, peer = await transport.publisher(OTHER), await transport.publisher(REPLIES)
-        broker.restarts()
-        await advance(REPLACED_S)
+        await broker.replace()
         broker.gate.clear()
         first, *_ = send(peer, failures, *(f"a{number}" for number in range(MAX_WAITING)))
         assert not peer.send_packet(b"p")
@@ -1011,8 +999,7 @@ async def test_an_inbox_that_is_refused_fails_what_waited_for_it_and_says_why(br
         await listen(transport, lambda _: None)
         peer = await transport.publisher(REPLIES)
         broker.always_refused[REPLIES] = GONE
-        broker.restarts()
-        await advance(REPLACED_S)
+        await broker.replace()
         assert peer.opening_error is None
         send(peer, failures, "a1")
         await advance(60)
@@ -1032,8 +1019,7 @@ async def test_a_connection_that_is_lost_while_an_inbox_is_opened_loses_nothing(
     async with connected() as transport:
         await listen(transport, lambda _: None)
         peer = await transport.publisher(REPLIES)
-        broker.restarts()
-        await advance(REPLACED_S)
+        await broker.replace()
         broker.gate.clear()
         send(peer, failures, "a1")
         await idle()
@@ -1053,8 +1039,7 @@ async def test_what_waits_for_an_inbox_fails_when_the_connection_is_closed(broke
     async with connected() as transport:
         await listen(transport, lambda _: None)
         peer = await transport.publisher(REPLIES)
-        broker.restarts()
-        await advance(REPLACED_S)
+        await broker.replace()
         broker.gate.clear()
         send(peer, failures, "a1")
         await idle()
@@ -1136,8 +1121,7 @@ async def test_packets_without_a_receipt_are_bounded(broker: FakeBroker) -> None
 
 async def test_a_packet_is_not_sent_while_the_connection_is_down(broker: FakeBroker) -> None:
     async with publishing() as (_, publisher):
-        broker.up = False
-        await advance(SEEN_S)
+        await broker.lose()
         assert not publisher.send_packet(b"p1")
         broker.up = True
         await advance(SEEN_S)
@@ -1223,8 +1207,7 @@ async def test_receipts_of_packets_that_the_old_client_did_not_bring_are_not_wai
         old = broker.producer()
         old.sent[0].ok(DROPPED)
         old.settled = len(old.sent)  # as if its callbacks had got lost with it
-        broker.restarts()
-        await advance(REPLACED_S)
+        await broker.replace()
         assert transport.reconnects == 1
         assert publisher.send_packet(b"q")
         old.sent[1].ok()
@@ -1284,6 +1267,14 @@ class Settling:
         message.settle(lambda: self.sure.append(text))
 
 
+@contextlib.asynccontextmanager
+async def settling() -> AsyncIterator[tuple[PulsarTransport, Settling]]:
+    handler = Settling()
+    async with connected() as transport:
+        await listen(transport, handler, KEPT)
+        yield transport, handler
+
+
 async def test_what_is_kept_is_acknowledged_when_its_taker_says_so(broker: FakeBroker) -> None:
     got: list[DurableMessage] = []
 
@@ -1302,9 +1293,7 @@ async def test_what_is_kept_is_acknowledged_when_its_taker_says_so(broker: FakeB
 
 
 async def test_it_is_sure_once_the_broker_answers_after_the_acknowledgement_left(broker: FakeBroker) -> None:
-    handler = Settling()
-    async with connected() as transport:
-        await listen(transport, handler, KEPT)
+    async with settling() as (_, handler):
         broker.consumer(KEPT).deliver(Kept("one"))
         await idle()
         assert broker.consumer(KEPT).acknowledged == ["one"]
@@ -1319,9 +1308,7 @@ async def test_it_is_sure_once_the_broker_answers_after_the_acknowledgement_left
 
 
 async def test_a_burst_costs_one_question(broker: FakeBroker) -> None:
-    handler = Settling()
-    async with connected() as transport:
-        await listen(transport, handler, KEPT)
+    async with settling() as (_, handler):
         broker.consumer(KEPT).deliver(*(Kept(str(number)) for number in range(500)))
         await advance(GATHERED_S + 0.01)
         assert handler.sure == [str(number) for number in range(500)]
@@ -1336,8 +1323,7 @@ async def test_what_is_not_sure_is_not_done(broker: FakeBroker) -> None:
         await listen(transport, handler, KEPT)
         broker.consumer(KEPT).deliver(Kept("lost"))
         await idle()
-        broker.restarts()
-        await advance(REPLACED_S)
+        await broker.replace()
         assert handler.sure == []
         broker.consumer(KEPT).deliver(Kept("new"))
         await advance(GATHERED_S + 0.01)
@@ -1366,9 +1352,7 @@ async def test_what_is_acknowledged_while_a_topic_moves_is_not_done(broker: Fake
 
 
 async def test_a_message_that_is_delivered_twice_is_done_once(broker: FakeBroker) -> None:
-    handler = Settling()
-    async with connected() as transport:
-        await listen(transport, handler, KEPT)
+    async with settling() as (_, handler):
         consumer = broker.consumer(KEPT)
         consumer.deliver(Kept("one"), Kept("one"))
         await advance(GATHERED_S + 0.01)
@@ -1470,9 +1454,7 @@ async def test_a_subscription_whose_broker_never_replies_is_opened_again(
 
 
 async def test_a_connection_that_is_closed_is_sure_of_nothing(broker: FakeBroker) -> None:
-    handler = Settling()
-    async with connected() as transport:
-        await listen(transport, handler, KEPT)
+    async with settling() as (_, handler):
         broker.consumer(KEPT).deliver(Kept("one"))
         await idle()
     await advance(1)
@@ -1511,12 +1493,10 @@ async def test_a_reader_of_a_persistent_topic_goes_on_where_it_was(
         former = broker.consumer(topic)
         former.deliver(Kept("one", 6), Kept("two", 7))
         await idle()
-        broker.restarts()
-        await advance(REPLACED_S)
+        await broker.replace()
         assert broker.consumer(topic).after == after
         former.deliver(Kept("late", 1))
-        broker.restarts()
-        await advance(REPLACED_S)
+        await broker.replace()
         assert broker.consumer(topic).after == after, "a former consumer does not set it back"
 
 
