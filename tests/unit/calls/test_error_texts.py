@@ -22,25 +22,8 @@ from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 import dispatch
 from dispatch import ToolError
 from dispatch._internal import Rejection
+from dispatch.calls import error_messages
 from dispatch.calls.call import request_payload
-from dispatch.calls.error_messages import (
-    add_alternatives,
-    error_from_argument_mistakes,
-    error_from_client_failure,
-    error_from_closing,
-    error_from_decision,
-    error_from_disconnection,
-    error_from_exchange,
-    error_from_invalid_range,
-    error_from_key_holder_loss,
-    error_from_missing_instance,
-    error_from_mistake,
-    error_from_oversized_request,
-    error_from_rejection,
-    error_from_requirement,
-    error_from_unknown_name,
-    error_from_version_mismatch,
-)
 from dispatch.catalog import UnknownServiceError, UnknownToolError
 from dispatch.errors import (
     CallTimeoutError,
@@ -89,7 +72,7 @@ def rejected() -> list[DispatchError]:
         "exchange": ("pending-limit",),
     }
     return [
-        error_from_rejection(Rejection(by, reason, after), "work")
+        error_messages.error_from_rejection(Rejection(by, reason, after), "work")
         for by, each in reasons.items()
         for reason in each
         for after in (None, 0.04, 1.2, 90.0)
@@ -110,7 +93,7 @@ def exchanged() -> list[DispatchError]:
         Answer("", Refusal.OVERLOADED, refused=Refusal.OVERLOADED, retry_after=2.5),
     ]
     found = [
-        error_from_exchange(end, tool="work", limit=5, repeatable=repeatable)
+        error_messages.error_from_exchange(end, tool="work", limit=5, repeatable=repeatable)
         for end in ends
         for repeatable in (True, False)
     ]
@@ -133,15 +116,18 @@ def mistaken() -> list[DispatchError]:
     with pytest.raises(DispatchError) as config:
         encode_config({"n": object()})
     return [
-        *(error_from_mistake("work", Policy(), mistake) for mistake in mistakes),
-        *(error_from_unknown_name(each) for each in unknown),
-        *(error_from_version_mismatch("work", "^3", available) for available in ((), ("2.0.0", "1.4.0"))),
-        *(error_from_requirement("work", "lab", "^3", (), by=by) for by in ("catalog", "balancer")),
-        error_from_requirement("work", "lab", "^3", ("2.0.0", "1.4.0")),
-        error_from_invalid_range("work", "'latest' is not a version range: cannot read 'latest'"),
-        error_from_oversized_request("work", 5_000, 1_000),
-        error_from_argument_mistakes("work", [Mistake("/a", "is required")]),
-        error_from_argument_mistakes(
+        *(error_messages.error_from_mistake("work", Policy(), mistake) for mistake in mistakes),
+        *(error_messages.error_from_unknown_name(each) for each in unknown),
+        *(
+            error_messages.error_from_version_mismatch("work", "^3", available)
+            for available in ((), ("2.0.0", "1.4.0"))
+        ),
+        *(error_messages.error_from_requirement("work", "lab", "^3", (), by=by) for by in ("catalog", "balancer")),
+        error_messages.error_from_requirement("work", "lab", "^3", ("2.0.0", "1.4.0")),
+        error_messages.error_from_invalid_range("work", "'latest' is not a version range: cannot read 'latest'"),
+        error_messages.error_from_oversized_request("work", 5_000, 1_000),
+        error_messages.error_from_argument_mistakes("work", [Mistake("/a", "is required")]),
+        error_messages.error_from_argument_mistakes(
             "work",
             [Mistake("", "must be an object, not null"), Mistake("/u", "must be one of the allowed values", ("1",))],
         ),
@@ -152,7 +138,7 @@ def mistaken() -> list[DispatchError]:
 def refused() -> list[DispatchError]:
     reasons: tuple[Reason, ...] = ("not-granted", "denied", "no-grants", "unavailable")
     return [
-        error_from_decision(Decision(reason, "tools:jokes"), "work", user)
+        error_messages.error_from_decision(Decision(reason, "tools:jokes"), "work", user)
         for reason in reasons
         for user in ("alice", "")
     ]
@@ -162,11 +148,11 @@ def unsendable() -> list[DispatchError]:
     names = ("MessageTooBig", "Dropped", "AlreadyClosed", "Timeout", "NotConnected", "ConnectError")
     opening = ("TopicNotFound", "AuthorizationError", "Timeout", "ConsumerBusy", "InvalidTopicName", "CryptoError")
     return [
-        error_from_closing("work"),
-        error_from_disconnection("work", URL),
-        error_from_missing_instance("work", TOPIC),
-        error_from_key_holder_loss("work"),
-        error_from_client_failure("work", ValueError("It broke. Badly.")),
+        error_messages.error_from_closing("work"),
+        error_messages.error_from_disconnection("work", URL),
+        error_messages.error_from_missing_instance("work", TOPIC),
+        error_messages.error_from_key_holder_loss("work"),
+        error_messages.error_from_client_failure("work", ValueError("It broke. Badly.")),
         *(errors.sending_failed(name, topic=TOPIC) for name in names),
         *(errors.opening_failed(name, url=URL, topic=TOPIC) for name in opening),
         errors.closed(),
@@ -252,7 +238,7 @@ def test_the_text_never_asks_for_a_repeat_at_once() -> None:
 def test_alternatives_add_no_sentence() -> None:
     for error in ERRORS:
         copied = DispatchError(error.type, error.message)
-        add_alternatives(copied, ("other", "third"))
+        error_messages.add_alternatives(copied, ("other", "third"))
         assert "other, third" in copied.message
         assert sentences(copied.message) <= 2, copied.message
         assert copied.message.endswith("."), copied.message
@@ -280,7 +266,7 @@ LIMIT = 1_000
 @pytest.mark.parametrize("after", [None, 0.04, 0.5, 1.2, 90.0])
 def test_every_rejection_names_its_guard_and_the_time_to_wait(after: float | None) -> None:
     for by, reason in ALL:
-        error = error_from_rejection(Rejection(by, reason, after), "work")
+        error = error_messages.error_from_rejection(Rejection(by, reason, after), "work")
         assert type(error) is (ThrottledError if by in ("rate-limit", "user-rate-limit", "bulkhead") else RejectedError)
         assert (error.type, error.rejected_by, error.retry_after) == (TYPES[by], by, after)
         assert error.message.startswith("Tool 'work' was not executed: ")
@@ -292,8 +278,8 @@ def test_every_rejection_names_its_guard_and_the_time_to_wait(after: float | Non
     [(0.01, "in 0.1 s or later"), (0.31, "in 0.4 s or later"), (1.0, "in 1 s or later"), (1.2, "in 2 s or later")],
 )
 def test_the_time_to_wait_is_rounded_up(after: float, text: str) -> None:
-    assert text in error_from_rejection(Rejection("rate-limit", "too-late", after), "work").message
-    assert text not in error_from_rejection(Rejection("breaker", "forced-open", after), "work").message
+    assert text in error_messages.error_from_rejection(Rejection("rate-limit", "too-late", after), "work").message
+    assert text not in error_messages.error_from_rejection(Rejection("breaker", "forced-open", after), "work").message
 
 
 @pytest.mark.parametrize(("by", "reason", "text"), [
@@ -309,23 +295,27 @@ def test_the_time_to_wait_is_rounded_up(after: float, text: str) -> None:
     ("balancer", "no-instance", "no instance of its service is available"),
 ])  # fmt: skip
 def test_the_text_names_the_cause(by: str, reason: str, text: str) -> None:
-    assert text in error_from_rejection(Rejection(by, reason, 3.0), "work").message
+    assert text in error_messages.error_from_rejection(Rejection(by, reason, 3.0), "work").message
 
 
 @pytest.mark.parametrize("reason", ["closed", "closing"])
 def test_a_closed_dispatcher_has_sent_nothing(reason: str) -> None:
-    error = error_from_rejection(Rejection("bulkhead", reason), "work")
+    error = error_messages.error_from_rejection(Rejection("bulkhead", reason), "work")
     assert isinstance(error, TransportError)
-    assert (error.type, error.may_have_run, error.message) == ("closed", False, error_from_closing("work").message)
+    assert (error.type, error.may_have_run, error.message) == (
+        "closed",
+        False,
+        error_messages.error_from_closing("work").message,
+    )
 
 
 def test_alternatives_are_added_once_to_the_attribute_and_the_text() -> None:
-    error = add_alternatives(RejectedError("circuit-open", "Use another tool, or wait."), ("a", "b"))
+    error = error_messages.add_alternatives(RejectedError("circuit-open", "Use another tool, or wait."), ("a", "b"))
     assert (error.alternatives, str(error)) == (("a", "b"), "Use another tool (a, b), or wait.")
-    assert add_alternatives(error, ("c",)).message == "Use another tool (a, b), or wait."
-    assert add_alternatives(DispatchError("x", "Report it."), ("a",)).message == "Report it (or use: a)."
+    assert error_messages.add_alternatives(error, ("c",)).message == "Use another tool (a, b), or wait."
+    assert error_messages.add_alternatives(DispatchError("x", "Report it."), ("a",)).message == "Report it (or use: a)."
     untouched = DispatchError("x", "Stop.")
-    assert add_alternatives(untouched, ()) is untouched
+    assert error_messages.add_alternatives(untouched, ()) is untouched
     assert untouched.message == "Stop."
 
 
@@ -339,7 +329,7 @@ def test_alternatives_are_added_once_to_the_attribute_and_the_text() -> None:
 def test_a_request_too_large_names_the_policy_key_that_allows_it(
     policy: dict[str, Any], size: int, limit: int, fix: str | None
 ) -> None:
-    error = error_from_mistake("search", Policy(**policy), PayloadTooLargeError(size, limit))
+    error = error_messages.error_from_mistake("search", Policy(**policy), PayloadTooLargeError(size, limit))
     assert error.type == "request-too-large"
     assert f"{size:,} bytes, the limit is {limit:,}" in error.message
     assert [key for key in ("max-request-bytes",) if key in error.message] == ([fix.split("'")[1]] if fix else [])
@@ -347,25 +337,25 @@ def test_a_request_too_large_names_the_policy_key_that_allows_it(
 
 def test_other_mistakes_have_types_of_their_own() -> None:
     timeout = PolicyError("timeout", "-1 is out of range", "give 10")
-    assert error_from_mistake("search", Policy(), timeout).type == "invalid-timeout"
+    assert error_messages.error_from_mistake("search", Policy(), timeout).type == "invalid-timeout"
     priority = PolicyError("priority", "'high' is not a priority of this tool", "give one of batch")
-    assert error_from_mistake("search", Policy(), priority).type == "unknown-priority"
+    assert error_messages.error_from_mistake("search", Policy(), priority).type == "unknown-priority"
     with pytest.raises(TypeError) as caught:
         request_payload("{}", {"n": math.nan}, "", Policy())
-    error = error_from_mistake("search", Policy(), caught.value)
+    error = error_messages.error_from_mistake("search", Policy(), caught.value)
     assert error.type == "invalid-arguments"
     assert error.message.startswith("Tool 'search' was not executed: arguments cannot be written as JSON")
 
 
 def test_a_request_above_the_largest_message_without_a_known_instance_is_not_retryable() -> None:
-    error = error_from_oversized_request("search", 5_000, LIMIT)
+    error = error_messages.error_from_oversized_request("search", 5_000, LIMIT)
     assert (error.type, error.retryable) == ("request-too-large", False)
     assert "5,000" in error.message
     assert "1,000" in error.message
 
 
 def told(settled: Settled, *, limit: float = 5, repeatable: bool = False) -> DispatchError:
-    error = error_from_exchange(settled, tool="work", limit=limit, repeatable=repeatable)
+    error = error_messages.error_from_exchange(settled, tool="work", limit=limit, repeatable=repeatable)
     assert error is not None
     return error
 
@@ -375,7 +365,7 @@ def refusal(reason: str, retry_after: float | None = None) -> Answer:
 
 
 def test_an_answer_is_no_error() -> None:
-    assert error_from_exchange(Answer("ha"), tool="work", limit=5, repeatable=False) is None
+    assert error_messages.error_from_exchange(Answer("ha"), tool="work", limit=5, repeatable=False) is None
 
 
 def test_a_tools_own_error_keeps_type_and_message() -> None:

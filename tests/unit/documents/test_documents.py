@@ -22,36 +22,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatch.documents import (
-    MAX_DEPTH,
-    MAX_VALUES,
-    WRONG,
-    DocumentError,
-    FrozenDict,
-    Problem,
-    Report,
-    Rule,
-    describe_kind,
-    describe_value,
-    freeze_json,
-    is_whole,
-    join_path,
-    list_of,
-    load_document,
-    map_of,
-    object_of,
-    optional,
-    parse_json,
-    parse_typed,
-    parse_yaml,
-    read_regular_file,
-    require,
-    thaw,
-)
+from dispatch import documents
 
 
 def load(path: Path) -> object:
-    return load_document(path, 50, "make it smaller", "write {}")
+    return documents.load_document(path, 50, "make it smaller", "write {}")
 
 
 def test_the_suffix_decides_how_a_file_is_read(tmp_path: Path) -> None:
@@ -72,7 +47,7 @@ def test_the_suffix_decides_how_a_file_is_read(tmp_path: Path) -> None:
 )
 def test_a_file_that_cannot_be_used(tmp_path: Path, content: bytes, problem: str, fix: str) -> None:
     (tmp_path / "a.json").write_bytes(content)
-    with pytest.raises(DocumentError) as caught:
+    with pytest.raises(documents.DocumentError) as caught:
         load(tmp_path / "a.json")
     ((key, what, how),) = caught.value.mistakes
     assert key == ""
@@ -84,18 +59,18 @@ def test_pipes_and_folders_are_no_files_and_leave_no_descriptor_open(tmp_path: P
     os.mkfifo(tmp_path / "pipe")
     before = os.listdir("/proc/self/fd") if os.path.exists("/proc/self/fd") else []
     for path in (tmp_path / "pipe", tmp_path):
-        with pytest.raises(DocumentError, match="not a regular file"):
-            read_regular_file(path, 50, "")
-    with pytest.raises(DocumentError, match="cannot be read: No such file"):
+        with pytest.raises(documents.DocumentError, match="not a regular file"):
+            documents.read_regular_file(path, 50, "")
+    with pytest.raises(documents.DocumentError, match="cannot be read: No such file"):
         load(tmp_path / "missing")
     assert not before or len(os.listdir("/proc/self/fd")) == len(before)
 
 
 def test_a_type_of_msgspec_is_read_from_json_and_yaml() -> None:
-    assert parse_typed(b'\xef\xbb\xbf{"a": ["x"]}', "keys.json", dict[str, list[str]]) == {"a": ["x"]}
-    assert parse_typed(b"a: [x]", "keys.yaml", dict[str, list[str]]) == {"a": ["x"]}
-    with pytest.raises(DocumentError, match=r"Expected `str`, got `int` - at `\$\[\.\.\.\]`") as caught:
-        parse_typed(b'{"a": 5}', "keys.json", dict[str, str])
+    assert documents.parse_typed(b'\xef\xbb\xbf{"a": ["x"]}', "keys.json", dict[str, list[str]]) == {"a": ["x"]}
+    assert documents.parse_typed(b"a: [x]", "keys.yaml", dict[str, list[str]]) == {"a": ["x"]}
+    with pytest.raises(documents.DocumentError, match=r"Expected `str`, got `int` - at `\$\[\.\.\.\]`") as caught:
+        documents.parse_typed(b'{"a": 5}', "keys.json", dict[str, str])
     assert "5" not in str(caught.value)
 
 
@@ -110,9 +85,9 @@ JSON = st.recursive(
 )
 
 
-def problems_of(value: object) -> list[Problem]:
-    report = Report("f.json")
-    freeze_json(value, report)
+def problems_of(value: object) -> list[documents.Problem]:
+    report = documents.Report("f.json")
+    documents.freeze_json(value, report)
     assert report.has_errors == bool(report.problems)
     return report.problems
 
@@ -120,10 +95,10 @@ def problems_of(value: object) -> list[Problem]:
 @settings(deadline=None)  # a busy machine is no failure
 @given(JSON)
 def test_freeze_and_thaw_preserve_json(value: Any) -> None:
-    report = Report("f.json")
-    result = freeze_json(value, report)
+    report = documents.Report("f.json")
+    result = documents.freeze_json(value, report)
     assert not report.problems
-    assert thaw(result) == value
+    assert documents.thaw(result) == value
     assert json.loads(json.dumps(result)) == value
     assert msgspec.json.decode(msgspec.json.encode(result)) == value
     hash(result)
@@ -142,26 +117,26 @@ def test_freeze_and_thaw_preserve_json(value: Any) -> None:
         lambda d: d.clear(),
     ],
 )
-def test_a_frozen_object_is_immutable(change: Callable[[FrozenDict[Any]], object]) -> None:
-    value = FrozenDict({"a": 1})
+def test_a_frozen_object_is_immutable(change: Callable[[documents.FrozenDict[Any]], object]) -> None:
+    value = documents.FrozenDict({"a": 1})
     with pytest.raises(TypeError, match="immutable"):
         change(value)
     assert value == {"a": 1}
 
 
 def test_a_frozen_object_is_its_own_copy_and_can_be_pickled() -> None:
-    value = FrozenDict({"a": FrozenDict({"b": (1, 2)})})
+    value = documents.FrozenDict({"a": documents.FrozenDict({"b": (1, 2)})})
     assert copy.copy(value) is value
     assert copy.deepcopy(value) is value
     travelled = pickle.loads(pickle.dumps(value))
     assert travelled == value
     assert hash(travelled) == hash(value)
-    assert type(travelled["a"]) is FrozenDict
+    assert type(travelled["a"]) is documents.FrozenDict
 
 
 def test_changes_of_the_original_do_not_change_the_frozen_value() -> None:
     original = {"a": [1]}
-    result = freeze_json(original, Report("f.json"))
+    result = documents.freeze_json(original, documents.Report("f.json"))
     original["a"].append(2)
     assert result == {"a": (1,)}
 
@@ -188,7 +163,7 @@ def test_values_that_are_not_json_are_reported(value: object, key: str, problem:
 
 def test_depth_is_bounded() -> None:
     value: Any = 1
-    for _ in range(MAX_DEPTH):
+    for _ in range(documents.MAX_DEPTH):
         value = [value]
     assert not problems_of(value)
     (found,) = problems_of([value])
@@ -202,8 +177,8 @@ def test_a_cyclic_value_is_reported() -> None:
 
 
 def test_repeated_values_are_counted_each_time() -> None:
-    assert not problems_of([0] * (MAX_VALUES - 1))
-    (found,) = problems_of([0] * MAX_VALUES)
+    assert not problems_of([0] * (documents.MAX_VALUES - 1))
+    (found,) = problems_of([0] * documents.MAX_VALUES)
     assert "20,000 values" in found.problem
     bomb: Any = [0] * 10
     for _ in range(9):
@@ -212,10 +187,10 @@ def test_repeated_values_are_counted_each_time() -> None:
 
 
 def test_paths_of_keys() -> None:
-    assert join_path("", "policy") == "policy"
-    assert join_path("policy", "retry-budget") == "policy.retry-budget"
-    assert join_path("a", "b.c") == "a['b.c']"
-    assert join_path("", "\x1b[2J") == r"['\x1b[2J']"
+    assert documents.join_path("", "policy") == "policy"
+    assert documents.join_path("policy", "retry-budget") == "policy.retry-budget"
+    assert documents.join_path("a", "b.c") == "a['b.c']"
+    assert documents.join_path("", "\x1b[2J") == r"['\x1b[2J']"
 
 
 @pytest.mark.parametrize(
@@ -233,22 +208,22 @@ def test_paths_of_keys() -> None:
     ],
 )
 def test_descriptions_of_values(value: object, words: str, short: str) -> None:
-    assert describe_kind(value) == words
-    assert describe_value(value) == short
+    assert documents.describe_kind(value) == words
+    assert documents.describe_value(value) == short
 
 
 def test_a_long_value_is_shown_in_part() -> None:
-    assert len(describe_value("x" * 10_000)) <= 62
+    assert len(documents.describe_value("x" * 10_000)) <= 62
 
 
 def mistakes(parse: Any, text: str) -> list[tuple[str, str, str]]:
-    with pytest.raises(DocumentError) as raised:
+    with pytest.raises(documents.DocumentError) as raised:
         parse(text)
     return list(raised.value.mistakes)
 
 
 def test_json() -> None:
-    assert parse_json('{"a": [1, 2.5, null, true, "ü"]}') == {"a": [1, 2.5, None, True, "ü"]}
+    assert documents.parse_json('{"a": [1, 2.5, null, true, "ü"]}') == {"a": [1, 2.5, None, True, "ü"]}
 
 
 @pytest.mark.parametrize(
@@ -265,14 +240,14 @@ def test_json() -> None:
     ],
 )
 def test_errors_in_json_have_their_place(text: str, problem: str, fix: str) -> None:
-    ((key, what, how),) = mistakes(parse_json, text)
+    ((key, what, how),) = mistakes(documents.parse_json, text)
     assert key == ""
     assert problem in what
     assert fix in how
 
 
 def test_a_duplicate_key_in_a_json_object() -> None:
-    found = mistakes(parse_json, '{"a": 1, "b": {"c": 1, "c": 2}, "a": 2, "d": [{"a": 1}, {"a": 1}]}')
+    found = mistakes(documents.parse_json, '{"a": 1, "b": {"c": 1, "c": 2}, "a": 2, "d": [{"a": 1}, {"a": 1}]}')
     assert {key for key, _, _ in found} == {"a", "c"}
     assert all("duplicate key" in problem and "remove one" in fix for _, problem, fix in found)
 
@@ -289,7 +264,7 @@ empty:
 shared: &topic non-persistent://tg/request/joke
 request-queue: *topic
 """
-    assert parse_yaml(text) == {
+    assert documents.parse_yaml(text) == {
         "id": "joke-service",
         "config-params": [{"name": "style", "required": False}],
         "weight": 2.5,
@@ -305,12 +280,12 @@ request-queue: *topic
     "text", ["no", "yes", "on", "off", "2024-01-01", "1_000", "010", "0x10", "1:30", ".nan", ".inf", "1.", "="]
 )
 def test_yaml_scalars_without_a_json_type_are_texts(text: str) -> None:
-    assert parse_yaml(f"style: {text}") == {"style": text}
+    assert documents.parse_yaml(f"style: {text}") == {"style": text}
 
 
 @pytest.mark.parametrize(("text", "value"), [("1e3", 1000.0), ("-0.5", -0.5), ("0", 0), ("true", True), ("null", None)])
 def test_yaml_scalars_with_a_json_type_have_it(text: str, value: object) -> None:
-    assert parse_yaml(f"style: {text}") == {"style": value}
+    assert documents.parse_yaml(f"style: {text}") == {"style": value}
 
 
 @pytest.mark.costly
@@ -331,26 +306,26 @@ def test_yaml_scalars_with_a_json_type_have_it(text: str, value: object) -> None
     ],
 )
 def test_errors_in_yaml_have_their_place(text: str, problem: str, fix: str) -> None:
-    ((key, what, how),) = mistakes(parse_yaml, text)
+    ((key, what, how),) = mistakes(documents.parse_yaml, text)
     assert key == ""
     assert problem in what
     assert fix in how
 
 
 def test_a_duplicate_key_in_a_yaml_mapping() -> None:
-    ((key, problem, fix),) = mistakes(parse_yaml, "a: 1\nb:\n  c: 1\n  c: 2\n")
+    ((key, problem, fix),) = mistakes(documents.parse_yaml, "a: 1\nb:\n  c: 1\n  c: 2\n")
     assert key == "c"
     assert "line 4" in problem
     assert "remove one" in fix
 
 
 def test_merge_keys_are_plain_keys_because_nested_ones_grow_without_bound() -> None:
-    assert parse_yaml("a: &a {x: 1}\nb: {<<: *a}") == {"a": {"x": 1}, "b": {"<<": {"x": 1}}}
+    assert documents.parse_yaml("a: &a {x: 1}\nb: {<<: *a}") == {"a": {"x": 1}, "b": {"<<": {"x": 1}}}
 
 
 def test_without_pyyaml_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    ((_, problem, fix),) = mistakes(parse_yaml, "a: 1")
+    ((_, problem, fix),) = mistakes(documents.parse_yaml, "a: 1")
     assert "PyYAML" in problem
     assert "pip install 'tool-dispatch[yaml]'" in fix
 
@@ -358,16 +333,20 @@ def test_without_pyyaml_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 @settings(deadline=None)  # a busy machine is no failure
 @given(st.text())
 def test_any_text_is_a_document_or_a_document_error(text: str) -> None:
-    for parse in (parse_json, parse_yaml):
+    for parse in (documents.parse_json, documents.parse_yaml):
         try:
             parse(text)
-        except DocumentError as error:
+        except documents.DocumentError as error:
             for key, problem, fix in error.mistakes:
                 assert (key + problem + fix).isprintable()
 
 
-COUNT = require((is_whole, "{!r} is no whole number", "write 1"), (lambda value: value > 0, "{} is below 1", "write 1"))
-NAME = require((str.islower, lambda name: f"{name!r} is not in lower case", lambda name: f"write {name.lower()!r}"))
+COUNT = documents.require(
+    (documents.is_whole, "{!r} is no whole number", "write 1"), (lambda value: value > 0, "{} is below 1", "write 1")
+)
+NAME = documents.require(
+    (str.islower, lambda name: f"{name!r} is not in lower case", lambda name: f"write {name.lower()!r}")
+)
 LIST = (lambda value: isinstance(value, list), "not a list", "write []")
 OBJECT = (lambda value: isinstance(value, dict), "not an object", "write {}")
 
@@ -376,17 +355,17 @@ class Box(msgspec.Struct, rename="kebab"):
     """A struct with a rule for each field."""
 
     item_count: Annotated[int, COUNT]
-    labels: Annotated[tuple[int, ...], list_of(COUNT, LIST)] = ()
-    note: Annotated[Any, optional(COUNT)] = None
+    labels: Annotated[tuple[int, ...], documents.list_of(COUNT, LIST)] = ()
+    note: Annotated[Any, documents.optional(COUNT)] = None
 
 
-BOX = object_of(Box, {"item-count": 'add "item-count": 1'}, OBJECT)
+BOX = documents.object_of(Box, {"item-count": 'add "item-count": 1'}, OBJECT)
 
 
-def read(rule: Rule, value: object) -> Any:
-    report = Report("f")
+def read(rule: documents.Rule, value: object) -> Any:
+    report = documents.Report("f")
     found = rule(value, report, "at")
-    assert (found is WRONG) == report.has_errors
+    assert (found is documents.WRONG) == report.has_errors
     return [(each.key, each.problem, each.fix) for each in report.problems] if report.has_errors else found
 
 
@@ -396,21 +375,21 @@ def test_the_first_need_that_a_value_fails_is_its_mistake() -> None:
     assert read(COUNT, True) == [("at", "True is no whole number", "write 1")]
     assert read(COUNT, 0) == [("at", "0 is below 1", "write 1")]
     assert read(NAME, "A") == [("at", "'A' is not in lower case", "write 'a'")]
-    assert read(optional(COUNT), None) is None
+    assert read(documents.optional(COUNT), None) is None
 
 
 def test_every_element_and_every_value_is_read() -> None:
-    assert read(list_of(COUNT, LIST), [1, 2]) == (1, 2)
-    assert [key for key, _, _ in read(list_of(COUNT, LIST), [0, 1, "x"])] == ["at[0]", "at[2]"]
-    assert read(list_of(COUNT, LIST), 5) == [("at", "not a list", "write []")]
-    rule = map_of(NAME, COUNT, OBJECT)
+    assert read(documents.list_of(COUNT, LIST), [1, 2]) == (1, 2)
+    assert [key for key, _, _ in read(documents.list_of(COUNT, LIST), [0, 1, "x"])] == ["at[0]", "at[2]"]
+    assert read(documents.list_of(COUNT, LIST), 5) == [("at", "not a list", "write []")]
+    rule = documents.map_of(NAME, COUNT, OBJECT)
     assert read(rule, {"a": 1}) == {"a": 1}
     assert [key for key, _, _ in read(rule, {"a": 0, "B": 0, "c d": 0})] == ["at.a", "at", "at['c d']"]
 
 
 def test_an_object_is_read_as_its_struct() -> None:
     assert read(BOX, {"item-count": 2, "labels": [3]}) == Box(2, (3,))
-    assert read(list_of(BOX, LIST), [{"item-count": 1}]) == (Box(1),)
+    assert read(documents.list_of(BOX, LIST), [{"item-count": 1}]) == (Box(1),)
 
 
 @pytest.mark.parametrize(

@@ -26,17 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.errors import TransportError
-from dispatch.messaging.wire import (
-    MAX_PROPERTY_BYTES,
-    ErrorInfo,
-    MalformedMessageError,
-    Property,
-    Reply,
-    decode_reply,
-    decode_request,
-    encode_reply,
-    encode_request,
-)
+from dispatch.messaging import wire
 from dispatch.protocol.frames import PING, REPLY, REQUEST, VERSION, MalformedPacketError, decode_packet, encode_packet
 from dispatch.testing import FaultInjector, Faults, FaultyTransport, advance, idle
 from dispatch.testing.faults import (
@@ -102,7 +92,7 @@ async def ends(
             if sends_packets:
                 return publisher.send_packet(str(number).encode())
             payload = json.dumps({"error": None, "response": f"text {number}", "end_of_stream": True}).encode()
-            properties = {"n": str(number), Property.ID: f"{number:x}-0"}
+            properties = {"n": str(number), wire.Property.ID: f"{number:x}-0"}
             try:
                 publisher.publish(payload, properties, flow="test", on_failure=seen.failures.append)
             except TransportError as error:
@@ -433,8 +423,8 @@ async def test_malformed_replies_are_not_readable() -> None:
         await idle()
         readable = 0
         for message in seen.messages:
-            for decode in (decode_reply, decode_request):
-                with contextlib.suppress(MalformedMessageError):
+            for decode in (wire.decode_reply, wire.decode_request):
+                with contextlib.suppress(wire.MalformedMessageError):
                     decode(message.data())
                     readable += 1
         assert readable == 0
@@ -445,23 +435,23 @@ async def test_tool_error_replaces_a_reply_with_a_tools_own_error(direction: str
     async with ends(Faults(tool_error=1), direction=direction) as (faulty, publish, seen):
         publish(7)
         await idle()
-        reply = decode_reply(seen.messages[0].data())
-        assert isinstance(reply.error, ErrorInfo)
+        reply = wire.decode_reply(seen.messages[0].data())
+        assert isinstance(reply.error, wire.ErrorInfo)
         assert (reply.error.type, reply.end_of_stream) == (INJECTED_ERROR, True)
-        assert seen.messages[0].properties()[Property.ID] == "7-0"
+        assert seen.messages[0].properties()[wire.Property.ID] == "7-0"
         assert faulty.count == {f"{direction} tool_error": 1}
 
 
 @pytest.mark.parametrize(
     ("payload", "properties"),
     [
-        (b"", {Property.ID: "1"}),
-        (b'{"user": "", "config": "{}", "arguments": "{}"}', {Property.ID: "1"}),
+        (b"", {wire.Property.ID: "1"}),
+        (b'{"user": "", "config": "{}", "arguments": "{}"}', {wire.Property.ID: "1"}),
         (b'{"response": "text"}', {}),
-        (b'{"response": "text"}', {Property.ID: "1", Property.REPLY_TO: TOPIC}),
-        (b'{"error": {"type": "overloaded"}}', {Property.ID: "1", Property.REFUSED: "overloaded"}),
-        (b"[1]", {Property.ID: "1"}),
-        (b"\xff", {Property.ID: "1"}),
+        (b'{"response": "text"}', {wire.Property.ID: "1", wire.Property.REPLY_TO: TOPIC}),
+        (b'{"error": {"type": "overloaded"}}', {wire.Property.ID: "1", wire.Property.REFUSED: "overloaded"}),
+        (b"[1]", {wire.Property.ID: "1"}),
+        (b"\xff", {wire.Property.ID: "1"}),
     ],
 )
 async def test_tool_error_does_not_change_other_messages(payload: bytes, properties: dict[str, str]) -> None:
@@ -484,9 +474,9 @@ async def test_ids_are_missing_oversized_or_foreign(direction: str) -> None:
         faulty.injector.inject(Faults(foreign_id=1))
         publish(3)
         await idle()
-        missing, oversized, foreign = (message.properties().get(Property.ID, "") for message in seen.messages)
+        missing, oversized, foreign = (message.properties().get(wire.Property.ID, "") for message in seen.messages)
         assert missing == ""
-        assert len(oversized) > MAX_PROPERTY_BYTES
+        assert len(oversized) > wire.MAX_PROPERTY_BYTES
         assert foreign not in ("", "3-0")
 
 
@@ -788,7 +778,7 @@ def test_cutting_what_was_appended_and_appending_what_was_cut_restore_no_message
     packet = encode_packet(HEADER, [(REPLY, 3, 0, b"{}")])
     for original, decode, error in (
         (packet, decode_packet, MalformedPacketError),
-        (encode_reply(Reply(None, "done", True)), decode_reply, MalformedMessageError),
+        (wire.encode_reply(wire.Reply(None, "done", True)), wire.decode_reply, wire.MalformedMessageError),
     ):
         longer = malformed_payload(Drawn(APPEND), original)
         assert longer == original + b"}"
@@ -802,14 +792,14 @@ def test_cutting_what_was_appended_and_appending_what_was_cut_restore_no_message
 @given(seed=st.integers(0, 1 << 32), text=st.text(max_size=20), faults=st.integers(1, 4))
 def test_a_request_and_a_reply_without_a_session_are_unreadable(seed: int, text: str, faults: int) -> None:
     for decode, payload in (
-        (decode_request, encode_request("{}", "{}", text, limit=1_000)),
-        (decode_reply, encode_reply(Reply(None, text, True))),
+        (wire.decode_request, wire.encode_request("{}", "{}", text, limit=1_000)),
+        (wire.decode_reply, wire.encode_reply(wire.Reply(None, text, True))),
     ):
         rng = random.Random(seed)
         decode(payload)
         for _ in range(faults):
             payload = malformed_payload(rng, payload)  # the next fault alters it again
-            with pytest.raises(MalformedMessageError):
+            with pytest.raises(wire.MalformedMessageError):
                 decode(payload)
 
 

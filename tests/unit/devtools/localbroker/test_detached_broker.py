@@ -9,21 +9,6 @@ from pathlib import Path
 import pytest
 
 from dispatch.devtools import localbroker
-from dispatch.devtools.localbroker import (
-    DEFAULT_NAMESPACES,
-    Admin,
-    DetachedBroker,
-    LocalBrokerError,
-    LocalBrokerUnavailableError,
-    ManagedProcess,
-    cache_dir,
-    process_identity,
-    spawn,
-    start_detached,
-    status,
-    stop_detached,
-    write_state,
-)
 from dispatch.devtools.localcluster import LocalCluster, Node, start_detached_cluster
 from tests.unit.devtools.localbroker.fakes import AdminStandIn, docker_calls, write_script
 
@@ -38,17 +23,17 @@ def folder(cache: Path) -> Path:
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[ManagedProcess]:
+def process(tmp_path: Path) -> Iterator[localbroker.ManagedProcess]:
     """A process which may pass for a broker."""
-    child = spawn(["sleep", "600"], log=tmp_path / "log")
+    child = localbroker.spawn(["sleep", "600"], log=tmp_path / "log")
     yield child
     child.kill()
 
 
 def remember(
-    folder: Path, child: ManagedProcess, web_url: str = "http://127.0.0.1:1", identity: str | None = None
-) -> DetachedBroker:
-    state = DetachedBroker(
+    folder: Path, child: localbroker.ManagedProcess, web_url: str = "http://127.0.0.1:1", identity: str | None = None
+) -> localbroker.DetachedBroker:
+    state = localbroker.DetachedBroker(
         "process", "pulsar://127.0.0.1:1", web_url, str(folder), child.pid, identity or child.identity
     )
     (folder / "state.json").write_text(json.dumps(asdict(state)))
@@ -56,89 +41,92 @@ def remember(
 
 
 def test_without_a_broker_there_is_no_state(cache: Path) -> None:
-    assert status() is None
-    assert stop_detached() is None
+    assert localbroker.status() is None
+    assert localbroker.stop_detached() is None
 
 
-def test_a_broker_that_runs_is_found(folder: Path, process: ManagedProcess) -> None:
+def test_a_broker_that_runs_is_found(folder: Path, process: localbroker.ManagedProcess) -> None:
     state = remember(folder, process)
 
-    assert status() == state
+    assert localbroker.status() == state
 
 
-def test_a_broker_that_died_is_forgotten(folder: Path, process: ManagedProcess) -> None:
+def test_a_broker_that_died_is_forgotten(folder: Path, process: localbroker.ManagedProcess) -> None:
     remember(folder, process)
     process.kill()
 
-    assert status() is None
+    assert localbroker.status() is None
 
 
-def test_another_process_of_the_same_id_is_neither_shown_nor_stopped(folder: Path, process: ManagedProcess) -> None:
+def test_another_process_of_the_same_id_is_neither_shown_nor_stopped(
+    folder: Path, process: localbroker.ManagedProcess
+) -> None:
     remember(folder, process, identity="an earlier boot:123")
 
-    assert stop_detached() is None
+    assert localbroker.stop_detached() is None
     assert process.is_alive()
     remember(folder, process, identity="an earlier boot:123")
-    assert status() is None
+    assert localbroker.status() is None
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"kind": "process"}', '{"of": "another version"}'])
 def test_a_file_we_do_not_understand_is_no_broker(folder: Path, content: str) -> None:
     (folder / "state.json").write_text(content)
 
-    assert status() is None
-    assert stop_detached() is None
+    assert localbroker.status() is None
+    assert localbroker.stop_detached() is None
 
 
-def test_stopping_ends_the_process_and_forgets_it(folder: Path, process: ManagedProcess) -> None:
+def test_stopping_ends_the_process_and_forgets_it(folder: Path, process: localbroker.ManagedProcess) -> None:
     state = remember(folder, process)
     said: list[str] = []
 
-    assert stop_detached(said.append) == state
+    assert localbroker.stop_detached(said.append) == state
 
     assert not process.is_alive()
-    assert status() is None
+    assert localbroker.status() is None
     assert said == ["stopping pulsar://127.0.0.1:1"]
 
 
 def test_starting_again_returns_the_one_that_runs_prepared(
-    folder: Path, process: ManagedProcess, admin_stand_in: AdminStandIn
+    folder: Path, process: localbroker.ManagedProcess, admin_stand_in: AdminStandIn
 ) -> None:
     state = remember(folder, process, admin_stand_in.url)
     said: list[str] = []
 
-    assert start_detached(said.append) == state
+    assert localbroker.start_detached(said.append) == state
 
-    assert admin_stand_in.tenants["tg"] == set(DEFAULT_NAMESPACES)
+    assert admin_stand_in.tenants["tg"] == set(localbroker.DEFAULT_NAMESPACES)
     assert said == ["a broker is already running: pulsar://127.0.0.1:1"]
 
 
 @pytest.mark.parametrize(("port", "web_port"), [(1, None), (0, 0)])
 def test_the_ports_of_the_one_that_runs_and_any_free_one_are_its_own(
-    folder: Path, process: ManagedProcess, admin_stand_in: AdminStandIn, port: int, web_port: int | None
+    folder: Path, process: localbroker.ManagedProcess, admin_stand_in: AdminStandIn, port: int, web_port: int | None
 ) -> None:
     state = remember(folder, process, admin_stand_in.url)
 
-    assert start_detached(port=port, web_port=web_port) == state
+    assert localbroker.start_detached(port=port, web_port=web_port) == state
 
 
 @pytest.mark.parametrize(("port", "web_port", "option"), [(7000, None, "--port 7000"), (None, 7001, "--web-port 7001")])
 def test_another_port_than_that_of_the_one_that_runs_is_an_error(
-    folder: Path, process: ManagedProcess, port: int | None, web_port: int | None, option: str
+    folder: Path, process: localbroker.ManagedProcess, port: int | None, web_port: int | None, option: str
 ) -> None:
     state = remember(folder, process)
 
     with pytest.raises(
-        LocalBrokerError, match=f"is already running at {state.service_url} .*{option}.*dispatch broker stop"
+        localbroker.LocalBrokerError,
+        match=f"is already running at {state.service_url} .*{option}.*dispatch broker stop",
     ):
-        start_detached(port=port, web_port=web_port)
+        localbroker.start_detached(port=port, web_port=web_port)
 
 
-def test_the_data_of_a_running_broker_are_not_wiped(folder: Path, process: ManagedProcess) -> None:
+def test_the_data_of_a_running_broker_are_not_wiped(folder: Path, process: localbroker.ManagedProcess) -> None:
     remember(folder, process)
 
-    with pytest.raises(LocalBrokerError, match="stop it first with dispatch broker stop"):
-        start_detached(wipe=True)
+    with pytest.raises(localbroker.LocalBrokerError, match="stop it first with dispatch broker stop"):
+        localbroker.start_detached(wipe=True)
 
 
 @pytest.mark.parametrize("option", ["--port", "--web-port"])
@@ -146,45 +134,49 @@ def test_a_busy_port_names_the_option_that_helps(cache: Path, option: str) -> No
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = server.getsockname()[1]
 
-        with pytest.raises(LocalBrokerError, match=f"port {taken} .*choose another with {option} .0: any free port"):
-            start_detached(port=taken if option == "--port" else 0, web_port=taken if option == "--web-port" else 0)
+        with pytest.raises(
+            localbroker.LocalBrokerError, match=f"port {taken} .*choose another with {option} .0: any free port"
+        ):
+            localbroker.start_detached(
+                port=taken if option == "--port" else 0, web_port=taken if option == "--web-port" else 0
+            )
 
 
 def test_where_nothing_can_start_nothing_is_remembered(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing() -> str:
-        raise LocalBrokerUnavailableError(["Java is not installed"], "install it")
+        raise localbroker.LocalBrokerUnavailableError(["Java is not installed"], "install it")
 
     monkeypatch.setattr(localbroker, "choose_launcher", nothing)
 
-    with pytest.raises(LocalBrokerUnavailableError, match="Java is not installed"):
-        start_detached(port=0, web_port=0)
+    with pytest.raises(localbroker.LocalBrokerUnavailableError, match="Java is not installed"):
+        localbroker.start_detached(port=0, web_port=0)
 
-    assert status() is None
+    assert localbroker.status() is None
 
 
 def test_a_container_is_started_found_and_stopped(cache: Path, docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(localbroker, "choose_launcher", lambda: "docker")
 
-    state = start_detached(port=0, web_port=0, wipe=True)
+    state = localbroker.start_detached(port=0, web_port=0, wipe=True)
 
     assert (state.kind, state.container, state.pid) == ("docker", "tool-dispatch-pulsar", None)
-    assert status() == start_detached() == state
-    assert set(Admin(state.web_url).namespaces("tg")) == set(DEFAULT_NAMESPACES)
-    assert stop_detached() == state
-    assert status() is None
+    assert localbroker.status() == localbroker.start_detached() == state
+    assert set(localbroker.Admin(state.web_url).namespaces("tg")) == set(localbroker.DEFAULT_NAMESPACES)
+    assert localbroker.stop_detached() == state
+    assert localbroker.status() is None
     calls = docker_calls(docker)
     assert "volume rm --force tool-dispatch-pulsar" in calls
     assert sum(call.startswith("run ") for call in calls) == 1
 
 
-@pytest.mark.parametrize("interruption", [KeyboardInterrupt, LocalBrokerError])
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, localbroker.LocalBrokerError])
 def test_an_interrupted_start_leaves_neither_process_nor_state(
     fake_distribution: Path, monkeypatch: pytest.MonkeyPatch, interruption: type[BaseException]
 ) -> None:
     pids: list[int] = []
 
     def interrupt(*_arguments: object, **_options: object) -> float:
-        state = status()
+        state = localbroker.status()
         assert state.is_alive()
         pids.append(state.pid or 0)
         raise interruption
@@ -194,22 +186,22 @@ def test_an_interrupted_start_leaves_neither_process_nor_state(
     write_script(fake_distribution, "exec sleep 600")
 
     with pytest.raises(interruption):
-        start_detached(port=0, web_port=0)
+        localbroker.start_detached(port=0, web_port=0)
 
-    assert process_identity(pids[0]) is None
-    assert not (cache_dir() / "broker" / "state.json").exists()
+    assert localbroker.process_identity(pids[0]) is None
+    assert not (localbroker.cache_dir() / "broker" / "state.json").exists()
 
 
 def test_kept_data_that_may_be_damaged_can_be_wiped(fake_distribution: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(localbroker, "choose_launcher", lambda: "process")
     write_script(fake_distribution, 'echo "x ERROR cookie does not match"; exit 1')
 
-    with pytest.raises(LocalBrokerError, match="cookie does not match") as first:
-        start_detached(port=0, web_port=0)
-    with pytest.raises(LocalBrokerError, match="dispatch broker start --wipe"):
-        start_detached(port=0, web_port=0)
-    with pytest.raises(LocalBrokerError, match="cookie does not match") as wiped:
-        start_detached(port=0, web_port=0, wipe=True)
+    with pytest.raises(localbroker.LocalBrokerError, match="cookie does not match") as first:
+        localbroker.start_detached(port=0, web_port=0)
+    with pytest.raises(localbroker.LocalBrokerError, match="dispatch broker start --wipe"):
+        localbroker.start_detached(port=0, web_port=0)
+    with pytest.raises(localbroker.LocalBrokerError, match="cookie does not match") as wiped:
+        localbroker.start_detached(port=0, web_port=0, wipe=True)
 
     assert "--wipe" not in str(first.value)
     assert "--wipe" not in str(wiped.value)
@@ -221,20 +213,22 @@ def test_a_full_disk_is_named(cache: Path, fake_distribution: Path, monkeypatch:
     folder.mkdir(parents=True)
     (folder / "standalone.conf").symlink_to("/dev/full")
 
-    with pytest.raises(LocalBrokerError, match="data cannot be written: No space left on device; free space there"):
-        start_detached(port=0, web_port=0)
+    with pytest.raises(
+        localbroker.LocalBrokerError, match="data cannot be written: No space left on device; free space there"
+    ):
+        localbroker.start_detached(port=0, web_port=0)
 
-    assert status() is None
+    assert localbroker.status() is None
 
 
 @pytest.mark.parametrize("is_started", [False, True])
 def test_what_a_killed_start_of_a_cluster_has_left_is_stopped(
-    cache: Path, process: ManagedProcess, monkeypatch: pytest.MonkeyPatch, is_started: bool
+    cache: Path, process: localbroker.ManagedProcess, monkeypatch: pytest.MonkeyPatch, is_started: bool
 ) -> None:
     nodes = [Node("zookeeper", 1, 1, pid=process.pid, identity=process.identity), Node("broker", 1, 2, 3)]
     (cache / "cluster").mkdir(parents=True)
     state = {"nodes": [*map(asdict, nodes)], "settings": {}, "is_started": is_started}
-    write_state(cache / "cluster" / "state.json", state)
+    localbroker.write_state(cache / "cluster" / "state.json", state)
     anew = LocalCluster(cache, [], detached=True, settings={})
     monkeypatch.setattr(LocalCluster, "start", lambda **_options: anew)
 

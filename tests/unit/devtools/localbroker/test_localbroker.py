@@ -20,173 +20,133 @@ from hypothesis import strategies as st
 from benchmarks.harness import broker
 from benchmarks.harness.broker import Endpoint, provide_broker, read_environment
 from dispatch.devtools import localbroker
-from dispatch.devtools.localbroker import (
-    DEFAULT_NAMESPACES,
-    IMAGE,
-    VERSION,
-    Admin,
-    AdminError,
-    Configuration,
-    DockerBroker,
-    LocalBroker,
-    LocalBrokerError,
-    LocalBrokerUnavailableError,
-    Ports,
-    Report,
-    apply_settings,
-    build_run_command,
-    cache_dir,
-    choose_launcher,
-    create_namespaces,
-    extract_errors,
-    fetch_distribution,
-    find_distribution,
-    find_free_ports,
-    find_java_problem,
-    hold_lock,
-    is_container_running,
-    is_engine_available,
-    loopback_interface,
-    parse_java_version,
-    process_identity,
-    read_bookie_port,
-    read_tail,
-    require_free,
-    run,
-    stop_container,
-    wait_until_ready,
-)
+from dispatch.devtools.localbroker import VERSION, choose_launcher, run
 from dispatch.devtools.localcluster import LocalCluster
 from tests.helpers.catalogs import unique_topic
 from tests.helpers.secured_broker import SecuredBroker
-from tests.unit.devtools.localbroker.fakes import (
-    AdminStandIn,
-    Ending,
-    FakeRunner,
-    Machine,
-    docker_calls,
-    handshake,
-    serve_admin,
-    write_script,
-)
+from tests.unit.devtools.localbroker import fakes
 
 
-def test_prepare_makes_the_tenant_and_its_namespaces_once(admin_stand_in: AdminStandIn) -> None:
-    admin = Admin(admin_stand_in.url)
+def test_prepare_makes_the_tenant_and_its_namespaces_once(admin_stand_in: fakes.AdminStandIn) -> None:
+    admin = localbroker.Admin(admin_stand_in.url)
 
-    assert create_namespaces(admin) == ["tg", "tg/request", "tg/response", "tg/flow", "tg/notify"]
-    assert create_namespaces(admin) == []
-    assert set(admin.namespaces("tg")) == set(DEFAULT_NAMESPACES)
+    assert localbroker.create_namespaces(admin) == ["tg", "tg/request", "tg/response", "tg/flow", "tg/notify"]
+    assert localbroker.create_namespaces(admin) == []
+    assert set(admin.namespaces("tg")) == set(localbroker.DEFAULT_NAMESPACES)
 
 
-def test_a_tenant_is_allowed_on_the_clusters_there_are(admin_stand_in: AdminStandIn) -> None:
+def test_a_tenant_is_allowed_on_the_clusters_there_are(admin_stand_in: fakes.AdminStandIn) -> None:
     admin_stand_in.scripted["GET /admin/v2/clusters"] = (200, b'["east","west"]', {})
 
-    assert Admin(admin_stand_in.url).ensure_tenant("acme")
+    assert localbroker.Admin(admin_stand_in.url).ensure_tenant("acme")
 
     [put] = [request for request in admin_stand_in.requests if request.method == "PUT"]
     assert json.loads(put.body) == {"adminRoles": [], "allowedClusters": ["east", "west"]}
     assert put.headers["content-type"] == "application/json"
 
 
-def test_a_tenant_that_is_there_needs_no_super_user(admin_stand_in: AdminStandIn) -> None:
+def test_a_tenant_that_is_there_needs_no_super_user(admin_stand_in: fakes.AdminStandIn) -> None:
     admin_stand_in.scripted["PUT /admin/v2/tenants/public"] = (401, b"", {})
 
-    assert not Admin(admin_stand_in.url).ensure_tenant("public")
+    assert not localbroker.Admin(admin_stand_in.url).ensure_tenant("public")
 
 
-def test_nothing_is_made_where_it_is_unknown_what_is_there(admin_stand_in: AdminStandIn) -> None:
+def test_nothing_is_made_where_it_is_unknown_what_is_there(admin_stand_in: fakes.AdminStandIn) -> None:
     admin_stand_in.scripted["GET /admin/v2/namespaces/tg"] = (500, b"", {})
 
-    with pytest.raises(AdminError, match="HTTP 500"):
-        create_namespaces(Admin(admin_stand_in.url))
+    with pytest.raises(localbroker.AdminError, match="HTTP 500"):
+        localbroker.create_namespaces(localbroker.Admin(admin_stand_in.url))
 
     assert [request.method for request in admin_stand_in.requests] == ["GET"]
 
 
 @pytest.mark.parametrize("path", ["tenants/tg", "namespaces/tg/request"])
-def test_somebody_else_being_quicker_is_no_error(admin_stand_in: AdminStandIn, path: str) -> None:
+def test_somebody_else_being_quicker_is_no_error(admin_stand_in: fakes.AdminStandIn, path: str) -> None:
     admin_stand_in.scripted[f"PUT /admin/v2/{path}"] = (409, b'{"reason":"already exists"}', {})
     if path.startswith("namespaces"):
         admin_stand_in.tenants["tg"] = set()
 
-    admin = Admin(admin_stand_in.url)
+    admin = localbroker.Admin(admin_stand_in.url)
 
     assert not (admin.ensure_tenant("tg") if path.startswith("tenants") else admin.ensure_namespace("tg/request"))
 
 
-def test_ready_is_a_question_and_never_an_error(admin_stand_in: AdminStandIn) -> None:
-    assert Admin(admin_stand_in.url).is_ready()
+def test_ready_is_a_question_and_never_an_error(admin_stand_in: fakes.AdminStandIn) -> None:
+    assert localbroker.Admin(admin_stand_in.url).is_ready()
     admin_stand_in.tenants["public"].clear()
-    assert not Admin(admin_stand_in.url).is_ready()
-    assert not Admin("http://127.0.0.1:1").is_ready()
+    assert not localbroker.Admin(admin_stand_in.url).is_ready()
+    assert not localbroker.Admin("http://127.0.0.1:1").is_ready()
 
 
-def test_the_token_travels_and_its_lack_is_explained(admin_stand_in: AdminStandIn) -> None:
+def test_the_token_travels_and_its_lack_is_explained(admin_stand_in: fakes.AdminStandIn) -> None:
     admin_stand_in.token = "sesame"
 
-    assert Admin(admin_stand_in.url, "sesame").request("GET", "tenants") == ["public"]
-    with pytest.raises(AdminError, match="HTTP 401: Authentication required; use the token of a superuser") as caught:
-        Admin(admin_stand_in.url).request("GET", "tenants")
+    assert localbroker.Admin(admin_stand_in.url, "sesame").request("GET", "tenants") == ["public"]
+    with pytest.raises(
+        localbroker.AdminError, match="HTTP 401: Authentication required; use the token of a superuser"
+    ) as caught:
+        localbroker.Admin(admin_stand_in.url).request("GET", "tenants")
 
     assert caught.value.status == 401
     assert caught.value.reason == "Authentication required"
 
 
 def test_nobody_there_has_no_status() -> None:
-    with pytest.raises(AdminError, match=r"no response: .*refused; check that the broker is running") as caught:
-        Admin("http://127.0.0.1:1").clusters()
+    with pytest.raises(
+        localbroker.AdminError, match=r"no response: .*refused; check that the broker is running"
+    ) as caught:
+        localbroker.Admin("http://127.0.0.1:1").clusters()
 
     assert caught.value.status is None
 
 
 def test_no_proxy_stands_between_us_and_the_loopback(
-    admin_stand_in: AdminStandIn, monkeypatch: pytest.MonkeyPatch
+    admin_stand_in: fakes.AdminStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.delenv("no_proxy", raising=False)
 
-    assert Admin(admin_stand_in.url).is_ready()
+    assert localbroker.Admin(admin_stand_in.url).is_ready()
 
 
 @pytest.mark.parametrize("code", [307, 308])
-def test_a_redirected_put_keeps_its_method_body_and_token(admin_stand_in: AdminStandIn, code: int) -> None:
-    with serve_admin() as owner:
+def test_a_redirected_put_keeps_its_method_body_and_token(admin_stand_in: fakes.AdminStandIn, code: int) -> None:
+    with fakes.serve_admin() as owner:
         owner.tenants["tg"] = set()
         owner.token = "sesame"
         admin_stand_in.tenants["tg"] = set()
         target = f"{owner.url}/admin/v2/namespaces/tg/request"
         admin_stand_in.scripted["PUT /admin/v2/namespaces/tg/request"] = (code, b"", {"Location": target})
 
-        assert Admin(admin_stand_in.url, "sesame").ensure_namespace("tg/request")
+        assert localbroker.Admin(admin_stand_in.url, "sesame").ensure_namespace("tg/request")
 
         assert owner.tenants["tg"] == {"tg/request"}
         assert owner.requests[0].body == "{}"
 
 
-def test_names_are_quoted(admin_stand_in: AdminStandIn) -> None:
+def test_names_are_quoted(admin_stand_in: fakes.AdminStandIn) -> None:
     path = "/admin/v2/non-persistent/tg/request/a%2Fb%3Fc:d%20e/stats".replace(":", "%3A")
     admin_stand_in.scripted[f"GET {path}"] = (200, b'{"msgRateIn":1.5}', {})
 
-    assert Admin(admin_stand_in.url).stats("non-persistent://tg/request/a/b?c:d e") == {"msgRateIn": 1.5}
+    assert localbroker.Admin(admin_stand_in.url).stats("non-persistent://tg/request/a/b?c:d e") == {"msgRateIn": 1.5}
 
 
 @pytest.mark.parametrize("topic", ["joke", "tg/request/joke", "kafka://tg/request/joke", "persistent://tg/joke"])
 def test_stats_want_a_whole_name(topic: str) -> None:
     with pytest.raises(ValueError, match="non-persistent://tg/request/joke"):
-        Admin("http://127.0.0.1:1").stats(topic)
+        localbroker.Admin("http://127.0.0.1:1").stats(topic)
 
 
 @pytest.mark.parametrize("namespace", ["tg", "tg/", "/request", "tg/a/b"])
 def test_a_namespace_has_two_parts(namespace: str) -> None:
     with pytest.raises(ValueError, match="tg/request"):
-        Admin("http://127.0.0.1:1").ensure_namespace(namespace)
+        localbroker.Admin("http://127.0.0.1:1").ensure_namespace(namespace)
 
 
 @pytest.mark.parametrize("url", ["localhost:8080", "pulsar://localhost:6650", "http://"])
 def test_an_address_that_is_none_is_refused_at_once(url: str) -> None:
     with pytest.raises(ValueError, match=r"http://127\.0\.0\.1:8080"):
-        Admin(url)
+        localbroker.Admin(url)
 
 
 @pytest.mark.parametrize(
@@ -198,11 +158,11 @@ def test_an_address_that_is_none_is_refused_at_once(url: str) -> None:
     ],
     ids=["html", "object", "endless"],
 )
-def test_an_answer_that_is_not_pulsars(admin_stand_in: AdminStandIn, answer: bytes, text: str) -> None:
+def test_an_answer_that_is_not_pulsars(admin_stand_in: fakes.AdminStandIn, answer: bytes, text: str) -> None:
     admin_stand_in.scripted["GET /admin/v2/clusters"] = (200, answer, {})
 
-    with pytest.raises(AdminError, match=text):
-        Admin(admin_stand_in.url).clusters()
+    with pytest.raises(localbroker.AdminError, match=text):
+        localbroker.Admin(admin_stand_in.url).clusters()
 
 
 @pytest.mark.parametrize(
@@ -213,11 +173,11 @@ def test_an_answer_that_is_not_pulsars(admin_stand_in: AdminStandIn, answer: byt
         (b"<h1>x</h1>", "Internal Server Error"),
     ],
 )
-def test_the_reason_is_what_the_broker_said(admin_stand_in: AdminStandIn, body: bytes, reason: str) -> None:
+def test_the_reason_is_what_the_broker_said(admin_stand_in: fakes.AdminStandIn, body: bytes, reason: str) -> None:
     admin_stand_in.scripted["GET /admin/v2/clusters"] = (500, body, {})
 
-    with pytest.raises(AdminError) as caught:
-        Admin(admin_stand_in.url).clusters()
+    with pytest.raises(localbroker.AdminError) as caught:
+        localbroker.Admin(admin_stand_in.url).clusters()
 
     assert (caught.value.status, caught.value.reason) == (500, reason)
 
@@ -243,11 +203,11 @@ def test_the_admin_interface_is_on_port_8080_of_the_same_host(service_url: str, 
 
 @pytest.mark.parametrize("address", ["broker:6650", "http://broker:8080", "pulsar://"])
 def test_an_address_that_is_none_is_named(address: str) -> None:
-    with pytest.raises(LocalBrokerError, match="use for example pulsar://localhost:6650"):
+    with pytest.raises(localbroker.LocalBrokerError, match="use for example pulsar://localhost:6650"):
         read_environment({"PULSAR_URL": address})
 
 
-def test_the_broker_of_the_environment_is_prepared_and_left_running(admin_stand_in: AdminStandIn) -> None:
+def test_the_broker_of_the_environment_is_prepared_and_left_running(admin_stand_in: fakes.AdminStandIn) -> None:
     admin_stand_in.token = "sesame"
     environ = {"PULSAR_URL": "pulsar://127.0.0.1:1", "PULSAR_ADMIN_URL": admin_stand_in.url, "PULSAR_TOKEN": "sesame"}
 
@@ -255,14 +215,14 @@ def test_the_broker_of_the_environment_is_prepared_and_left_running(admin_stand_
         assert endpoint.service_url == "pulsar://127.0.0.1:1"
         assert endpoint.token == "sesame"
         assert endpoint.broker is None
-        assert admin_stand_in.tenants["tg"] == set(DEFAULT_NAMESPACES)
+        assert admin_stand_in.tenants["tg"] == set(localbroker.DEFAULT_NAMESPACES)
         assert endpoint.admin().clusters() == ["standalone"]
 
 
 def test_a_broker_of_the_environment_that_does_not_answer_is_an_error() -> None:
     environ = {"PULSAR_URL": "pulsar://127.0.0.1:1", "PULSAR_ADMIN_URL": "http://127.0.0.1:1"}
 
-    with pytest.raises(AdminError, match="PULSAR_ADMIN_URL"), provide_broker(environ=environ):
+    with pytest.raises(localbroker.AdminError, match="PULSAR_ADMIN_URL"), provide_broker(environ=environ):
         pass
 
 
@@ -271,11 +231,11 @@ def test_a_container_where_nothing_else_goes(docker: Path, monkeypatch: pytest.M
 
     with provide_broker(environ={}) as endpoint:
         assert endpoint.broker is None
-        assert set(endpoint.admin().namespaces("tg")) == set(DEFAULT_NAMESPACES)
+        assert set(endpoint.admin().namespaces("tg")) == set(localbroker.DEFAULT_NAMESPACES)
 
-    with pytest.raises(AdminError):
+    with pytest.raises(localbroker.AdminError):
         endpoint.admin().clusters()
-    assert docker_calls(docker)[-1].startswith("stop ")
+    assert fakes.docker_calls(docker)[-1].startswith("stop ")
 
 
 KEYS = st.text("abcXYZ_", min_size=1, max_size=5)
@@ -316,7 +276,7 @@ def home(tmp_path: Path) -> Path:
     ids=["in place", "at the end", "similar key"],
 )
 def test_a_setting_takes_the_place_of_its_key(text: str, settings: dict[str, str], written: str) -> None:
-    assert apply_settings(text, settings) == written
+    assert localbroker.apply_settings(text, settings) == written
 
 
 @settings(deadline=None)  # a loaded machine is no failure
@@ -324,13 +284,13 @@ def test_a_setting_takes_the_place_of_its_key(text: str, settings: dict[str, str
 def test_every_setting_holds_and_everything_else_stays(lines: list[str], settings: dict[str, str]) -> None:
     text = "\n".join(lines)
 
-    written = properties(apply_settings(text, settings))
+    written = properties(localbroker.apply_settings(text, settings))
 
     assert written == {**properties(text), **settings}
 
 
 def test_the_broker_listens_on_the_loopback_only(home: Path, tmp_path: Path) -> None:
-    Configuration(home, tmp_path / "data", Ports(1001, 1002, 1003)).write()
+    localbroker.Configuration(home, tmp_path / "data", localbroker.Ports(1001, 1002, 1003)).write()
 
     written = properties((tmp_path / "data" / "conf" / "standalone.conf").read_text())
 
@@ -343,7 +303,7 @@ def test_the_broker_listens_on_the_loopback_only(home: Path, tmp_path: Path) -> 
 
 
 def test_a_new_start_puts_the_logs_of_the_last_one_aside(home: Path, tmp_path: Path) -> None:
-    configuration = Configuration(home, tmp_path / "data", Ports(1, 2, 3))
+    configuration = localbroker.Configuration(home, tmp_path / "data", localbroker.Ports(1, 2, 3))
     configuration.write()
     configuration.log_file.write_text("Address already in use")
 
@@ -356,16 +316,16 @@ def test_a_new_start_puts_the_logs_of_the_last_one_aside(home: Path, tmp_path: P
 @pytest.mark.parametrize("part", ["home", "data"])
 def test_a_path_with_white_space_is_refused_before_the_script_stumbles(home: Path, tmp_path: Path, part: str) -> None:
     spaced = tmp_path / "a b"
-    configuration = Configuration(
-        spaced if part == "home" else home, spaced if part == "data" else tmp_path / "data", Ports(1, 2, 3)
+    configuration = localbroker.Configuration(
+        spaced if part == "home" else home, spaced if part == "data" else tmp_path / "data", localbroker.Ports(1, 2, 3)
     )
 
-    with pytest.raises(LocalBrokerError, match="DISPATCH_CACHE" if part == "home" else "TMPDIR"):
+    with pytest.raises(localbroker.LocalBrokerError, match="DISPATCH_CACHE" if part == "home" else "TMPDIR"):
         configuration.write()
 
 
 def test_the_command_never_wipes_and_keeps_everything_in_the_data_folder(home: Path, tmp_path: Path) -> None:
-    configuration = Configuration(home, tmp_path / "data", Ports(1001, 1002, 1003))
+    configuration = localbroker.Configuration(home, tmp_path / "data", localbroker.Ports(1001, 1002, 1003))
 
     command = configuration.command()
 
@@ -377,7 +337,7 @@ def test_the_command_never_wipes_and_keeps_everything_in_the_data_folder(home: P
 
 
 def test_variables_of_the_start_script_are_not_inherited(home: Path, tmp_path: Path) -> None:
-    configuration = Configuration(home, tmp_path / "data", Ports(1, 2, 3))
+    configuration = localbroker.Configuration(home, tmp_path / "data", localbroker.Ports(1, 2, 3))
     inherited = {
         "PULSAR_EXTRA_CLASSPATH": "x",
         "OPTS": "x",
@@ -396,15 +356,15 @@ def test_variables_of_the_start_script_are_not_inherited(home: Path, tmp_path: P
 
 
 def test_kept_data_say_which_port_their_bookie_has(tmp_path: Path) -> None:
-    assert read_bookie_port(tmp_path) is None
+    assert localbroker.read_bookie_port(tmp_path) is None
     cookie = tmp_path / "bk" / "current" / "VERSION"
     cookie.parent.mkdir(parents=True)
 
     cookie.write_text('5\nbookieHost: "127.0.0.1:21652"\njournalDir: "/x:1"\n')
-    assert read_bookie_port(tmp_path) == 21652
+    assert localbroker.read_bookie_port(tmp_path) == 21652
 
     cookie.write_text("rubbish")
-    assert read_bookie_port(tmp_path) is None
+    assert localbroker.read_bookie_port(tmp_path) is None
 
 
 def test_a_broker_is_had_without_the_client_and_without_the_command_line() -> None:
@@ -427,10 +387,10 @@ def test_the_second_waits_says_so_and_then_gets_it(tmp_path: Path) -> None:
         waiting.set()
 
     def second() -> None:
-        with hold_lock(path, waiting="somebody is at work", report=report):
+        with localbroker.hold_lock(path, waiting="somebody is at work", report=report):
             entered.set()
 
-    with hold_lock(path):
+    with localbroker.hold_lock(path):
         thread = threading.Thread(target=second)
         thread.start()
         assert waiting.wait(10)
@@ -455,27 +415,27 @@ def test_the_kernel_frees_it_when_its_holder_is_killed(tmp_path: Path) -> None:
     )
     with subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE) as holder:
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(BlockingIOError), hold_lock(path, report=refuse_to_wait):
+        with pytest.raises(BlockingIOError), localbroker.hold_lock(path, report=refuse_to_wait):
             pass
         holder.kill()
         holder.wait()
 
-        with hold_lock(path, report=refuse_to_wait):
+        with localbroker.hold_lock(path, report=refuse_to_wait):
             pass
 
 
 def test_free_ports_differ_and_are_free() -> None:
-    found = find_free_ports(20)
+    found = localbroker.find_free_ports(20)
 
     assert len(set(found)) == 20
     for port in found:
-        require_free(port, "")
+        localbroker.require_free(port, "")
 
 
 def test_free_ports_are_not_among_those_of_outgoing_connections() -> None:
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
 
-    assert max(find_free_ports(50)) < first
+    assert max(localbroker.find_free_ports(50)) < first
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
@@ -483,8 +443,8 @@ def test_a_port_somebody_listens_on_is_in_use(address: str) -> None:
     with socket.create_server((address, 0)) as server:
         port = server.getsockname()[1]
 
-        with pytest.raises(LocalBrokerError, match=rf"port {port} .* is in use: take --port"):
-            require_free(port, "take --port")
+        with pytest.raises(localbroker.LocalBrokerError, match=rf"port {port} .* is in use: take --port"):
+            localbroker.require_free(port, "take --port")
 
 
 def test_a_port_with_nothing_but_closed_connections_is_free() -> None:
@@ -494,17 +454,17 @@ def test_a_port_with_nothing_but_closed_connections_is_free() -> None:
             accepted, _ = server.accept()
             accepted.close()  # the side that closes first is left in TIME_WAIT
 
-    require_free(port, "")
+    localbroker.require_free(port, "")
 
 
 @pytest.mark.parametrize("port", [0, -1, 65536])
 def test_a_number_that_is_no_port_is_refused(port: int) -> None:
-    with pytest.raises(LocalBrokerError, match="use 1 to 65535"):
-        require_free(port, "")
+    with pytest.raises(localbroker.LocalBrokerError, match="use 1 to 65535"):
+        localbroker.require_free(port, "")
 
 
 def test_the_loopback_interface_exists() -> None:
-    assert loopback_interface() in [name for _, name in socket.if_nameindex()]
+    assert localbroker.loopback_interface() in [name for _, name in socket.if_nameindex()]
 
 
 NAME = f"apache-pulsar-{VERSION}"
@@ -513,7 +473,7 @@ NAME = f"apache-pulsar-{VERSION}"
 PARTS = ("bin/pulsar", "conf/standalone.conf", "lib/pulsar.jar")
 
 
-def unpack(folder: Path, _report: Report) -> None:
+def unpack(folder: Path, _report: localbroker.Report) -> None:
     for part in PARTS:
         file = folder / NAME / part
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -533,16 +493,16 @@ def leftovers(cache: Path) -> list[str]:
     ],
 )
 def test_where_the_cache_is(environ: dict[str, str], expected: Path) -> None:
-    assert cache_dir(environ) == expected
+    assert localbroker.cache_dir(environ) == expected
 
 
 def test_it_is_fetched_once(cache: Path) -> None:
-    assert find_distribution() is None
+    assert localbroker.find_distribution() is None
 
-    home = fetch_distribution(unpack=unpack)
+    home = localbroker.fetch_distribution(unpack=unpack)
 
-    assert home == find_distribution() == cache / "pulsar" / NAME
-    assert fetch_distribution(unpack=lambda _folder, _report: pytest.fail("it is there")) == home
+    assert home == localbroker.find_distribution() == cache / "pulsar" / NAME
+    assert localbroker.fetch_distribution(unpack=lambda _folder, _report: pytest.fail("it is there")) == home
     assert leftovers(cache) == []
 
 
@@ -551,7 +511,7 @@ def test_of_two_at_once_the_second_waits_and_fetches_nothing(cache: Path) -> Non
     said: list[str] = []
     homes: list[Path] = []
 
-    def slow(folder: Path, report: Report) -> None:
+    def slow(folder: Path, report: localbroker.Report) -> None:
         fetching.set()
         assert waiting.wait(10)
         unpack(folder, report)
@@ -560,10 +520,10 @@ def test_of_two_at_once_the_second_waits_and_fetches_nothing(cache: Path) -> Non
         said.append(line)
         waiting.set()
 
-    first = threading.Thread(target=lambda: homes.append(fetch_distribution(unpack=slow)))
+    first = threading.Thread(target=lambda: homes.append(localbroker.fetch_distribution(unpack=slow)))
     first.start()
     assert fetching.wait(10)
-    homes.append(fetch_distribution(report, unpack=lambda _folder, _report: pytest.fail("one is enough")))
+    homes.append(localbroker.fetch_distribution(report, unpack=lambda _folder, _report: pytest.fail("one is enough")))
     first.join()
 
     assert homes == [cache / "pulsar" / NAME] * 2
@@ -571,12 +531,12 @@ def test_of_two_at_once_the_second_waits_and_fetches_nothing(cache: Path) -> Non
 
 
 def test_who_loses_the_race_to_the_name_takes_the_winners(cache: Path) -> None:
-    def overtaken(folder: Path, report: Report) -> None:
+    def overtaken(folder: Path, report: localbroker.Report) -> None:
         unpack(folder, report)
         unpack(cache / "pulsar", report)  # as another run would, where locks do not work
         (cache / "pulsar" / NAME / "lib" / "winner").touch()
 
-    home = fetch_distribution(unpack=overtaken)
+    home = localbroker.fetch_distribution(unpack=overtaken)
 
     assert (home / "lib" / "winner").exists()
     assert leftovers(cache) == []
@@ -585,31 +545,31 @@ def test_who_loses_the_race_to_the_name_takes_the_winners(cache: Path) -> None:
 def test_something_else_under_the_name_is_named(cache: Path) -> None:
     (cache / "pulsar" / NAME / "strange").mkdir(parents=True)
 
-    with pytest.raises(LocalBrokerError, match="delete that folder"):
-        fetch_distribution(unpack=unpack)
+    with pytest.raises(localbroker.LocalBrokerError, match="delete that folder"):
+        localbroker.fetch_distribution(unpack=unpack)
 
     assert leftovers(cache) == []
 
 
-@pytest.mark.parametrize("interruption", [KeyboardInterrupt, LocalBrokerError])
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, localbroker.LocalBrokerError])
 def test_an_interrupted_fetch_leaves_nothing(cache: Path, interruption: type[BaseException]) -> None:
-    def interrupted(folder: Path, _report: Report) -> None:
+    def interrupted(folder: Path, _report: localbroker.Report) -> None:
         (folder / NAME / "bin").mkdir(parents=True)
         raise interruption
 
     with pytest.raises(interruption):
-        fetch_distribution(unpack=interrupted)
+        localbroker.fetch_distribution(unpack=interrupted)
 
     assert leftovers(cache) == []
-    assert find_distribution() is None
-    assert fetch_distribution(unpack=unpack) == find_distribution()
+    assert localbroker.find_distribution() is None
+    assert localbroker.fetch_distribution(unpack=unpack) == localbroker.find_distribution()
 
 
 def test_what_is_incomplete_never_gets_the_name(cache: Path) -> None:
-    with pytest.raises(LocalBrokerError, match="no complete"):
-        fetch_distribution(unpack=lambda folder, _report: (folder / NAME / "bin").mkdir(parents=True))
+    with pytest.raises(localbroker.LocalBrokerError, match="no complete"):
+        localbroker.fetch_distribution(unpack=lambda folder, _report: (folder / NAME / "bin").mkdir(parents=True))
 
-    assert find_distribution() is None
+    assert localbroker.find_distribution() is None
 
 
 def test_what_a_killed_run_left_is_cleared_away(cache: Path) -> None:
@@ -624,7 +584,7 @@ def test_what_a_killed_run_left_is_cleared_away(cache: Path) -> None:
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
     assert len(leftovers(cache)) == 1
 
-    fetch_distribution(unpack=unpack)
+    localbroker.fetch_distribution(unpack=unpack)
 
     assert leftovers(cache) == []
 
@@ -650,7 +610,7 @@ def fake_maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_maven_is_asked_for_this_version_in_a_folder_of_its_own(cache: Path, fake_maven: Path) -> None:
     said: list[str] = []
 
-    home = fetch_distribution(said.append)
+    home = localbroker.fetch_distribution(said.append)
 
     assert (home / "bin" / "pulsar").exists()
     arguments = fake_maven.with_name("mvn.arguments").read_text()
@@ -666,8 +626,10 @@ def test_maven_is_asked_for_this_version_in_a_folder_of_its_own(cache: Path, fak
 def test_a_maven_that_fails_is_quoted(cache: Path, fake_maven: Path) -> None:
     fake_maven.with_name("mvn.fail").touch()
 
-    with pytest.raises(LocalBrokerError, match=r"exit status 3\):\n\[ERROR\] no such host\nCheck the network"):
-        fetch_distribution()
+    with pytest.raises(
+        localbroker.LocalBrokerError, match=r"exit status 3\):\n\[ERROR\] no such host\nCheck the network"
+    ):
+        localbroker.fetch_distribution()
 
     assert leftovers(cache) == []
 
@@ -684,7 +646,7 @@ def test_a_maven_that_fails_is_quoted(cache: Path, fake_maven: Path) -> None:
     ],
 )
 def test_the_version_is_read(text: str, version: int | None) -> None:
-    assert parse_java_version(text) == version
+    assert localbroker.parse_java_version(text) == version
 
 
 @pytest.mark.parametrize(
@@ -694,38 +656,38 @@ def test_the_version_is_read(text: str, version: int | None) -> None:
         ('openjdk version "11.0.2"', "/usr/bin/java is Java 11, but Pulsar needs Java 17 or newer"),
     ],
 )
-def test_a_java_that_is_too_old_is_named(machine: Machine, said: str, problem: str | None) -> None:
+def test_a_java_that_is_too_old_is_named(machine: fakes.Machine, said: str, problem: str | None) -> None:
     machine.has("java", java=(0, "", said))
 
-    assert find_java_problem() == problem
+    assert localbroker.find_java_problem() == problem
 
 
-def test_a_stub_that_only_asks_to_install_java(machine: Machine) -> None:
+def test_a_stub_that_only_asks_to_install_java(machine: fakes.Machine) -> None:
     machine.has("java", java=(1, "", "Unable to locate a Java Runtime."))
 
-    assert "Unable to locate" in (find_java_problem() or "")
+    assert "Unable to locate" in (localbroker.find_java_problem() or "")
 
 
-def test_no_java_at_all(machine: Machine) -> None:
-    assert "not installed" in (find_java_problem() or "")
+def test_no_java_at_all(machine: fakes.Machine) -> None:
+    assert "not installed" in (localbroker.find_java_problem() or "")
 
 
 def test_java_home_goes_before_the_path_as_in_the_start_script(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: fakes.Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = machine.has("java", java=(0, "", 'version "17"'))
     monkeypatch.setenv("JAVA_HOME", "/opt/jdk")
 
-    find_java_problem()
+    localbroker.find_java_problem()
 
     assert runner.commands == [["/opt/jdk/bin/java", "-version"]]
 
 
-def test_a_wrong_java_home_is_named(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_java_home_is_named(machine: fakes.Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.has("java", java=FileNotFoundError(2, "No such file or directory"))
     monkeypatch.setenv("JAVA_HOME", "/opt/jdk")
 
-    assert find_java_problem() == "/opt/jdk/bin/java (JAVA_HOME) cannot be run: No such file or directory"
+    assert localbroker.find_java_problem() == "/opt/jdk/bin/java (JAVA_HOME) cannot be run: No such file or directory"
 
 
 def test_a_command_that_hangs_is_ended() -> None:
@@ -736,11 +698,11 @@ def test_a_command_that_hangs_is_ended() -> None:
 
 
 def calls(docker: Path) -> list[str]:
-    return [call.split()[0] for call in docker_calls(docker)]
+    return [call.split()[0] for call in fakes.docker_calls(docker)]
 
 
 def test_the_command_publishes_on_the_loopback_only_and_the_same_ports_inside() -> None:
-    command = build_run_command("box", 16650, 18080)
+    command = localbroker.build_run_command("box", 16650, 18080)
 
     published = [command[index + 1] for index, word in enumerate(command) if word == "--publish"]
     assert published == ["127.0.0.1:16650:16650", "127.0.0.1:18080:18080"]
@@ -749,12 +711,12 @@ def test_the_command_publishes_on_the_loopback_only_and_the_same_ports_inside() 
     assert command[:2] == ["docker", "run"]
     assert "--rm" in command
     assert command[command.index("--name") + 1] == "box"
-    assert command[-4] == IMAGE == "apachepulsar/pulsar:4.0.6"
+    assert command[-4] == localbroker.IMAGE == "apachepulsar/pulsar:4.0.6"
     assert "--volume" not in command
 
 
 def test_kept_data_are_in_a_volume() -> None:
-    command = build_run_command("box", 1, 2, volume="kept")
+    command = localbroker.build_run_command("box", 1, 2, volume="kept")
 
     assert command[command.index("--volume") + 1] == "kept:/pulsar/data"
 
@@ -766,50 +728,50 @@ def test_kept_data_are_in_a_volume() -> None:
 def test_an_engine_is_there_if_it_answers(
     monkeypatch: pytest.MonkeyPatch, answer: tuple[int, str, str] | OSError, available: bool
 ) -> None:
-    monkeypatch.setattr(localbroker, "run", FakeRunner(docker_info=answer))
-    assert is_engine_available() is available
+    monkeypatch.setattr(localbroker, "run", fakes.FakeRunner(docker_info=answer))
+    assert localbroker.is_engine_available() is available
 
 
 def test_a_container_that_is_gone_needs_no_stopping(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = FakeRunner(docker_stop=(1, "", "No such container"), docker_inspect=(1, "", "No such object"))
+    gone = fakes.FakeRunner(docker_stop=(1, "", "No such container"), docker_inspect=(1, "", "No such object"))
     monkeypatch.setattr(localbroker, "run", gone)
-    stop_container("box")
-    assert not is_container_running("box")
+    localbroker.stop_container("box")
+    assert not localbroker.is_container_running("box")
 
-    stuck = FakeRunner(docker_stop=(1, "", "permission denied"), docker_inspect=(0, "true\n", ""))
+    stuck = fakes.FakeRunner(docker_stop=(1, "", "permission denied"), docker_inspect=(0, "true\n", ""))
     monkeypatch.setattr(localbroker, "run", stuck)
-    with pytest.raises(LocalBrokerError, match="permission denied; try: docker rm --force box"):
-        stop_container("box")
+    with pytest.raises(localbroker.LocalBrokerError, match="permission denied; try: docker rm --force box"):
+        localbroker.stop_container("box")
 
 
 def test_a_container_is_started_and_stopped(docker: Path) -> None:
     said: list[str] = []
 
-    with DockerBroker.start(report=said.append) as broker:
-        assert is_container_running(broker.name)
+    with localbroker.DockerBroker.start(report=said.append) as broker:
+        assert localbroker.is_container_running(broker.name)
         assert broker.service_url.startswith("pulsar://127.0.0.1:")
-    assert not is_container_running(broker.name)
+    assert not localbroker.is_container_running(broker.name)
 
     assert calls(docker)[:3] == ["image", "pull", "run"]
-    assert any(IMAGE in line for line in said)
+    assert any(localbroker.IMAGE in line for line in said)
     broker.stop()  # again: nothing more happens
 
 
 def test_a_detached_container_lives_on(docker: Path) -> None:
-    broker = DockerBroker.start(name="box", volume="kept", detached=True)
+    broker = localbroker.DockerBroker.start(name="box", volume="kept", detached=True)
 
-    assert is_container_running("box")
+    assert localbroker.is_container_running("box")
     assert "rm" not in calls(docker)
-    stop_container("box")
-    assert not is_container_running("box")
+    localbroker.stop_container("box")
+    assert not localbroker.is_container_running("box")
     assert broker.name == "box"
 
 
 def test_a_container_that_dies_is_reported_with_its_log_and_removed(docker: Path) -> None:
     (docker / "die").touch()
 
-    with pytest.raises(LocalBrokerError, match="bookie is full"):
-        DockerBroker.start()
+    with pytest.raises(localbroker.LocalBrokerError, match="bookie is full"):
+        localbroker.DockerBroker.start()
 
     assert calls(docker)[-1] == "rm"
 
@@ -817,8 +779,8 @@ def test_a_container_that_dies_is_reported_with_its_log_and_removed(docker: Path
 def test_a_refusal_is_quoted(docker: Path) -> None:
     (docker / "refuse").touch()
 
-    with pytest.raises(LocalBrokerError, match="no space left"):
-        DockerBroker.start()
+    with pytest.raises(localbroker.LocalBrokerError, match="no space left"):
+        localbroker.DockerBroker.start()
 
 
 JAVA_17 = (0, "", 'openjdk version "17.0.15"')
@@ -840,14 +802,14 @@ def put_distribution(cache: Path) -> None:
         (home / part).touch()
 
 
-def test_java_and_maven_are_enough_and_docker_is_not_even_asked(machine: Machine) -> None:
+def test_java_and_maven_are_enough_and_docker_is_not_even_asked(machine: fakes.Machine) -> None:
     runner = machine.has("java", "mvn", "docker", java=JAVA_17)
 
     assert choose_launcher() == "process"
     assert [command[0] for command in runner.commands] == ["/usr/bin/java"]
 
 
-def test_a_cached_distribution_needs_no_maven(cache: Path, machine: Machine) -> None:
+def test_a_cached_distribution_needs_no_maven(cache: Path, machine: fakes.Machine) -> None:
     put_distribution(cache)
     machine.has("java", java=JAVA_17)
 
@@ -855,16 +817,16 @@ def test_a_cached_distribution_needs_no_maven(cache: Path, machine: Machine) -> 
 
 
 @pytest.mark.parametrize("java", [JAVA_17, JAVA_11])
-def test_docker_where_maven_or_a_usable_java_is_missing(machine: Machine, java: tuple[int, str, str]) -> None:
+def test_docker_where_maven_or_a_usable_java_is_missing(machine: fakes.Machine, java: tuple[int, str, str]) -> None:
     machine.has(*("java", "docker") if java is JAVA_17 else ("java", "mvn", "docker"), java=java, docker_info=ENGINE)
 
     assert choose_launcher() == "docker"
 
 
-def test_with_nothing_at_all_the_error_says_what_to_install(machine: Machine) -> None:
+def test_with_nothing_at_all_the_error_says_what_to_install(machine: fakes.Machine) -> None:
     machine.has()
 
-    with pytest.raises(LocalBrokerUnavailableError) as caught:
+    with pytest.raises(localbroker.LocalBrokerUnavailableError) as caught:
         choose_launcher()
 
     text = str(caught.value)
@@ -880,20 +842,22 @@ def test_with_nothing_at_all_the_error_says_what_to_install(machine: Machine) ->
     assert len(caught.value.problems) == 3
 
 
-def test_a_cluster_says_what_to_install(cache: Path, machine: Machine) -> None:
+def test_a_cluster_says_what_to_install(cache: Path, machine: fakes.Machine) -> None:
     machine.has("docker", docker_info=ENGINE)
 
-    with pytest.raises(LocalBrokerUnavailableError, match=r"Java is not.*; Maven is not") as caught:
+    with pytest.raises(localbroker.LocalBrokerUnavailableError, match=r"Java is not.*; Maven is not") as caught:
         LocalCluster.start()
 
     assert "For a cluster, install Java 17 or newer and Maven" in str(caught.value)
     assert not (cache / "pulsar").exists()
 
 
-def test_a_docker_command_without_an_engine_does_not_help(machine: Machine) -> None:
+def test_a_docker_command_without_an_engine_does_not_help(machine: fakes.Machine) -> None:
     machine.has("java", "docker", java=JAVA_17, docker_info=NO_ENGINE)
 
-    with pytest.raises(LocalBrokerUnavailableError, match=r"Maven is not installed.*; no Docker engine responds"):
+    with pytest.raises(
+        localbroker.LocalBrokerUnavailableError, match=r"Maven is not installed.*; no Docker engine responds"
+    ):
         choose_launcher()
 
 
@@ -912,14 +876,14 @@ def still_there(_seconds: float) -> bool:
     return False
 
 
-def test_it_returns_once_the_broker_answers(admin_stand_in: AdminStandIn) -> None:
-    assert wait_until_ready(Admin(admin_stand_in.url).is_ready, still_there, logs=[]) < 10
+def test_it_returns_once_the_broker_answers(admin_stand_in: fakes.AdminStandIn) -> None:
+    assert localbroker.wait_until_ready(localbroker.Admin(admin_stand_in.url).is_ready, still_there, logs=[]) < 10
 
 
 def test_it_looks_again_until_then() -> None:
     is_ready = ReadyAfter(looks=3)
 
-    wait_until_ready(is_ready, still_there, logs=[])
+    localbroker.wait_until_ready(is_ready, still_there, logs=[])
 
     assert is_ready.looks == -1
 
@@ -928,23 +892,25 @@ def test_a_broker_that_ends_is_reported_with_what_it_said(tmp_path: Path) -> Non
     log = tmp_path / "broker.log"
     log.write_text("x INFO fine\nx ERROR no space left\nx INFO closing\n")
 
-    with pytest.raises(LocalBrokerError, match="ended during its start") as caught:
-        wait_until_ready(ReadyAfter(looks=9), lambda _seconds: True, logs=[log, tmp_path / "missing"])
+    with pytest.raises(localbroker.LocalBrokerError, match="ended during its start") as caught:
+        localbroker.wait_until_ready(ReadyAfter(looks=9), lambda _seconds: True, logs=[log, tmp_path / "missing"])
 
     assert "no space left" in str(caught.value)
     assert "closing" not in str(caught.value)
 
 
 def test_a_broker_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
-    with pytest.raises(LocalBrokerError, match=r"not ready within 0 s:\n\(no log output\)"):
-        wait_until_ready(ReadyAfter(looks=10**9), still_there, logs=[tmp_path / "missing"], timeout=0)
+    with pytest.raises(localbroker.LocalBrokerError, match=r"not ready within 0 s:\n\(no log output\)"):
+        localbroker.wait_until_ready(ReadyAfter(looks=10**9), still_there, logs=[tmp_path / "missing"], timeout=0)
 
 
 def test_a_long_wait_is_reported() -> None:
     ticks = count()
     said: list[str] = []
 
-    wait_until_ready(ReadyAfter(looks=12), still_there, logs=[], report=said.append, clock=lambda: float(next(ticks)))
+    localbroker.wait_until_ready(
+        ReadyAfter(looks=12), still_there, logs=[], report=said.append, clock=lambda: float(next(ticks))
+    )
 
     assert said == ["still starting: 5 s so far", "still starting: 10 s so far"]
 
@@ -953,7 +919,7 @@ def test_without_a_telling_line_the_last_ones_are_shown(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("\n".join(f"line {number}" for number in range(100)))
 
-    shown = extract_errors([log])
+    shown = localbroker.extract_errors([log])
 
     assert "line 99" in shown
     assert "line 88" in shown
@@ -964,7 +930,7 @@ def test_only_the_end_of_a_large_log_is_read(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"x" * 1_000_000 + b"\nthe end\n")
 
-    lines = read_tail(log)
+    lines = localbroker.read_tail(log)
 
     assert lines[-1] == "the end"
     assert sum(map(len, lines)) < 70_000
@@ -983,21 +949,21 @@ def temporary_folders(tmp_path: Path) -> list[str]:
 
 @pytest.mark.process
 def test_a_broker_that_dies_at_once_says_why_and_leaves_nothing(fake: Path, tmp_path: Path) -> None:
-    write_script(fake, 'echo "Error: Could not create the Java Virtual Machine."; exit 1')
+    fakes.write_script(fake, 'echo "Error: Could not create the Java Virtual Machine."; exit 1')
 
-    with pytest.raises(LocalBrokerError, match="Could not create the Java Virtual Machine"):
-        LocalBroker.start()
+    with pytest.raises(localbroker.LocalBrokerError, match="Could not create the Java Virtual Machine"):
+        localbroker.LocalBroker.start()
 
     assert temporary_folders(tmp_path) == []
 
 
 @pytest.mark.process
 def test_a_free_port_that_was_lost_is_no_reason_to_give_up(fake: Path, tmp_path: Path) -> None:
-    write_script(fake, 'echo "x ERROR java.net.BindException: Address already in use"; exit 1')
+    fakes.write_script(fake, 'echo "x ERROR java.net.BindException: Address already in use"; exit 1')
     said: list[str] = []
 
-    with pytest.raises(LocalBrokerError, match="Address already in use"):
-        LocalBroker.start(report=said.append)
+    with pytest.raises(localbroker.LocalBrokerError, match="Address already in use"):
+        localbroker.LocalBroker.start(report=said.append)
 
     assert len((fake / "pids").read_text().split()) == 3
     assert sum("on others" in line for line in said) == 2
@@ -1006,13 +972,13 @@ def test_a_free_port_that_was_lost_is_no_reason_to_give_up(fake: Path, tmp_path:
 
 @pytest.mark.process
 def test_a_broker_that_is_never_ready_is_ended(fake: Path, tmp_path: Path) -> None:
-    write_script(fake, "exec sleep 600")
+    fakes.write_script(fake, "exec sleep 600")
 
-    with pytest.raises(LocalBrokerError, match=r"not ready within 0\.2 s"):
-        LocalBroker.start(ready_timeout=0.2)
+    with pytest.raises(localbroker.LocalBrokerError, match=r"not ready within 0\.2 s"):
+        localbroker.LocalBroker.start(ready_timeout=0.2)
 
     [pid] = map(int, (fake / "pids").read_text().split())
-    assert process_identity(pid) is None
+    assert localbroker.process_identity(pid) is None
     assert temporary_folders(tmp_path) == []
 
 
@@ -1046,14 +1012,14 @@ done > $PULSAR_LOG_DIR/broker.log
 def test_a_broker_that_fights_over_a_killed_ones_registration_is_started_again(
     fake: Path, tmp_path: Path, writes: str, starts: int
 ) -> None:
-    write_script(fake, SERVES.format(writes=writes, python=sys.executable))
+    fakes.write_script(fake, SERVES.format(writes=writes, python=sys.executable))
     said: list[str] = []
 
-    with LocalBroker.start(report=said.append) as broker:
+    with localbroker.LocalBroker.start(report=said.append) as broker:
         pids = [int(pid) for pid in (fake / "pids").read_text().split()]
         assert len(pids) == starts
         assert broker.pid == pids[-1]
-        assert [process_identity(pid) for pid in pids[:-1]] == [None] * (starts - 1)
+        assert [localbroker.process_identity(pid) for pid in pids[:-1]] == [None] * (starts - 1)
         assert sum("registration" in line for line in said) == starts - 1
         assert "is ready" in said[-1]
 
@@ -1073,10 +1039,10 @@ LocalBroker.start(on_spawn=on_spawn)
 
 
 def test_it_ends_with_its_owner_even_by_kill_9(fake: Path) -> None:
-    write_script(fake, "exec sleep 600")
+    fakes.write_script(fake, "exec sleep 600")
     with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as owner:
         pid, watchdog, folder = owner.stdout.readline().split()
-        ends = [Ending(int(pid)), Ending(int(watchdog))]
+        ends = [fakes.Ending(int(pid)), fakes.Ending(int(watchdog))]
         assert Path(folder).exists()
         owner.kill()
         assert all(end.within(10) for end in ends)
@@ -1085,30 +1051,30 @@ def test_it_ends_with_its_owner_even_by_kill_9(fake: Path) -> None:
 
 @pytest.mark.process
 def test_an_interrupted_start_leaves_nothing(fake: Path, tmp_path: Path) -> None:
-    write_script(fake, "exec sleep 600")
-    brokers: list[LocalBroker] = []
+    fakes.write_script(fake, "exec sleep 600")
+    brokers: list[localbroker.LocalBroker] = []
 
-    def interrupt(broker: LocalBroker) -> None:
+    def interrupt(broker: localbroker.LocalBroker) -> None:
         assert broker.data_dir.exists()
         brokers.append(broker)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        LocalBroker.start(on_spawn=interrupt)
+        localbroker.LocalBroker.start(on_spawn=interrupt)
 
     assert not brokers[0].is_alive()
     assert temporary_folders(tmp_path) == []
 
 
 def test_ports_that_were_asked_for_must_be_free_and_two(fake: Path) -> None:
-    [port] = find_free_ports(1)
-    with pytest.raises(LocalBrokerError, match="cannot serve both clients and the admin interface"):
-        LocalBroker.start(port=port, web_port=port)
+    [port] = localbroker.find_free_ports(1)
+    with pytest.raises(localbroker.LocalBrokerError, match="cannot serve both clients and the admin interface"):
+        localbroker.LocalBroker.start(port=port, web_port=port)
 
     with subprocess.Popen([sys.executable, "-c", LISTEN, str(port)], stdout=subprocess.PIPE) as listener:
         assert listener.stdout.readline() == b"listening\n"
-        with pytest.raises(LocalBrokerError, match=f"port {port} .* is in use"):
-            LocalBroker.start(port=port)
+        with pytest.raises(localbroker.LocalBrokerError, match=f"port {port} .* is in use"):
+            localbroker.LocalBroker.start(port=port)
         listener.kill()
 
 
@@ -1122,7 +1088,7 @@ with socket.create_server(("127.0.0.1", int(sys.argv[1]))):
 
 def test_a_detached_broker_needs_a_folder_for_its_data() -> None:
     with pytest.raises(ValueError, match="data_dir"):
-        LocalBroker.start(detached=True)
+        localbroker.LocalBroker.start(detached=True)
 
 
 def client_of(url: str, **options: Any) -> pulsar.Client:
@@ -1134,8 +1100,8 @@ def client_of(url: str, **options: Any) -> pulsar.Client:
 @pytest.mark.pulsar
 def test_the_admin_interface_of_a_genuine_broker(pulsar_endpoint: Endpoint) -> None:
     admin, topic = pulsar_endpoint.admin(), f"non-persistent://tg/request/{unique_topic()}"
-    assert set(admin.namespaces("tg")) >= set(DEFAULT_NAMESPACES)
-    create_namespaces(admin, ["tg/request", "acme/tools"])
+    assert set(admin.namespaces("tg")) >= set(localbroker.DEFAULT_NAMESPACES)
+    localbroker.create_namespaces(admin, ["tg/request", "acme/tools"])
     assert "acme/tools" in admin.namespaces("acme")
     client = client_of(pulsar_endpoint.service_url)
     try:
@@ -1144,7 +1110,7 @@ def test_the_admin_interface_of_a_genuine_broker(pulsar_endpoint: Endpoint) -> N
         assert consumer.receive(10_000).data() == b"hello"
         assert topic in admin.topics("tg/request")
         assert admin.stats(topic)["subscriptions"]["s"]["consumers"][0]["availablePermits"] > 0
-        with pytest.raises(AdminError, match="not found") as caught:
+        with pytest.raises(localbroker.AdminError, match="not found") as caught:
             admin.stats(f"{topic}-unknown")
         assert caught.value.status == 404
     finally:
@@ -1175,7 +1141,7 @@ def test_a_missing_or_wrong_token_is_refused(secured_broker: SecuredBroker, toke
     text = f"{header}.{claims}.{'A' * 43}" if token == "forged" else None
 
     # The broker says so at once. pulsar-client 3.13 does not pass it on: it tries again until its operation timeout.
-    assert b"Failed to authenticate" in handshake(secured_broker.service_url, text)
+    assert b"Failed to authenticate" in fakes.handshake(secured_broker.service_url, text)
     authentication = None if text is None else pulsar.AuthenticationToken(text)
     client = client_of(secured_broker.service_url, authentication=authentication, operation_timeout_seconds=1)
     try:
@@ -1183,23 +1149,23 @@ def test_a_missing_or_wrong_token_is_refused(secured_broker: SecuredBroker, toke
             client.create_producer("non-persistent://public/default/secret")
     finally:
         client.close()
-    with pytest.raises(AdminError, match="use the token of a superuser") as caught:
-        Admin(secured_broker.web_url, text).request("GET", "tenants")
+    with pytest.raises(localbroker.AdminError, match="use the token of a superuser") as caught:
+        localbroker.Admin(secured_broker.web_url, text).request("GET", "tenants")
     assert caught.value.status == 401
 
 
 @pytest.mark.pulsar
 def test_a_stranger_with_a_good_token_may_do_nothing(secured_broker: SecuredBroker) -> None:
     token = secured_broker.token("stranger")
-    assert b"Pulsar Server" in handshake(secured_broker.service_url, token)
+    assert b"Pulsar Server" in fakes.handshake(secured_broker.service_url, token)
     client = client_of(secured_broker.service_url, authentication=pulsar.AuthenticationToken(token))
     try:
         with pytest.raises(pulsar.AuthorizationError):
             client.create_producer("non-persistent://public/default/secret")
     finally:
         client.close()
-    with pytest.raises(AdminError) as caught:
-        Admin(secured_broker.web_url, token).request("GET", "tenants")
+    with pytest.raises(localbroker.AdminError) as caught:
+        localbroker.Admin(secured_broker.web_url, token).request("GET", "tenants")
     assert caught.value.status in (401, 403)
 
 

@@ -22,35 +22,7 @@ from hypothesis import strategies as st
 
 from benchmarks.harness.broker import Endpoint
 from dispatch.devtools import lossprobe
-from dispatch.devtools.lossprobe import (
-    CHECK_INTERVAL_S,
-    GRACE_CHECKS,
-    MAX_BYTES_IN_FLIGHT,
-    MAX_CALLS,
-    MAX_SILENCES,
-    MAX_SIZE,
-    SILENCE_S,
-    TOTAL_S,
-    VARIANTS,
-    FailedCallError,
-    Load,
-    LostCallError,
-    Measurement,
-    PlainService,
-    PlanError,
-    Probe,
-    ProbeClient,
-    ProbeError,
-    RunResult,
-    describe_load,
-    find_safe_in_flight,
-    format_share,
-    format_size,
-    give_advice,
-    make_plan,
-    parse_size,
-    reply_to,
-)
+from dispatch.devtools.lossprobe import SILENCE_S
 from dispatch.transports import Mode, Security
 from dispatch.transports.pulsar.client import OK
 from tests.helpers import clock
@@ -59,13 +31,13 @@ from tests.unit.devtools.lossprobe.result_builders import grids, run, runs
 
 def test_a_plain_client_lost_some_and_ours_none() -> None:
     cells = [
-        Measurement(1_000, 64, run(2_000), run(2_000)),
-        Measurement(10_000, 16, run(2_000), run(2_000)),
-        Measurement(10_000, 64, run(2_000, 3), run(2_000)),
-        Measurement(100_000, 16, run(1_000, 12), run(1_000)),
-        Measurement(100_000, 64, run(1_000, 41, 50), run(1_000, 0, 80)),
+        lossprobe.Measurement(1_000, 64, run(2_000), run(2_000)),
+        lossprobe.Measurement(10_000, 16, run(2_000), run(2_000)),
+        lossprobe.Measurement(10_000, 64, run(2_000, 3), run(2_000)),
+        lossprobe.Measurement(100_000, 16, run(1_000, 12), run(1_000)),
+        lossprobe.Measurement(100_000, 64, run(1_000, 41, 50), run(1_000, 0, 80)),
     ]
-    first, ours, persistent, until_then, speed = give_advice(cells)
+    first, ours, persistent, until_then, speed = lossprobe.give_advice(cells)
     assert first == (
         "At 100 kB and 64 in flight your broker dropped 4.1 % of a plain client's replies (41 of 1,000) and none with "
         "sessions (0 of 1,000); the smallest replies it dropped were of 10 kB and 64 in flight. Each lost reply costs a "
@@ -80,7 +52,7 @@ def test_a_plain_client_lost_some_and_ours_none() -> None:
 
 
 def test_ours_lost_some_too() -> None:
-    lines = give_advice([Measurement(1_000_000, 256, run(400, 80), run(400, 2))])
+    lines = lossprobe.give_advice([lossprobe.Measurement(1_000_000, 256, run(400, 80), run(400, 2))])
     assert "dropped 20 % of a plain client's replies (80 of 400) and 0.50 % with sessions (2 of 400)." in lines[0]
     assert not any(line.startswith("Use ToolServer") for line in lines)
     (ours,) = [line for line in lines if line.startswith("With sessions, 2 of")]
@@ -93,10 +65,10 @@ def test_ours_lost_some_too() -> None:
 
 
 def test_nothing_was_lost_anywhere() -> None:
-    cells = [Measurement(120, 1, run(5_000), run(4_000)), Measurement(120, 64, run(5_000), None)]
-    part = give_advice(cells, planned=40)[0]
+    cells = [lossprobe.Measurement(120, 1, run(5_000), run(4_000)), lossprobe.Measurement(120, 64, run(5_000), None)]
+    part = lossprobe.give_advice(cells, planned=40)[0]
     assert part.startswith("This allows no conclusion: 2 of 40 lines were measured")
-    first, speed = give_advice(cells)
+    first, speed = lossprobe.give_advice(cells)
     assert first.startswith(
         "Nothing was lost: none of a plain client's 10,000 calls and none of 4,000 with sessions, at any measured size"
     )
@@ -105,8 +77,8 @@ def test_nothing_was_lost_anywhere() -> None:
 
 
 @given(grids(runs() | st.none(), runs() | st.none()))
-def test_it_says_that_something_was_lost_exactly_if_it_was(cells: list[Measurement]) -> None:
-    lines = " ".join(give_advice(cells))
+def test_it_says_that_something_was_lost_exactly_if_it_was(cells: list[lossprobe.Measurement]) -> None:
+    lines = " ".join(lossprobe.give_advice(cells))
     plain = [cell for cell in cells if cell.plain is not None and cell.plain.lost]
     ours = [cell for cell in cells if cell.session is not None and cell.session.lost]
     measured = any(cell.plain is not None or cell.session is not None for cell in cells)
@@ -119,17 +91,17 @@ def test_it_says_that_something_was_lost_exactly_if_it_was(cells: list[Measureme
         worst = max(plain, key=lambda cell: cell.plain.share if cell.plain is not None else 0)
         assert worst.plain is not None
         assert any(
-            f"At {describe_load(cell)} your broker dropped" in lines
+            f"At {lossprobe.describe_load(cell)} your broker dropped" in lines
             for cell in plain
             if cell.plain is not None and cell.plain.share == worst.plain.share
         )
 
 
 @given(grids(runs(most_lost=2) | st.none(), st.none()))
-def test_what_it_calls_safe_lost_nothing_nor_did_less(cells: list[Measurement]) -> None:
+def test_what_it_calls_safe_lost_nothing_nor_did_less(cells: list[lossprobe.Measurement]) -> None:
     for size in {cell.size for cell in cells}:
         measured = [(cell.in_flight, cell.plain.lost) for cell in cells if cell.size == size and cell.plain is not None]
-        safe = find_safe_in_flight(cells, size)
+        safe = lossprobe.find_safe_in_flight(cells, size)
         if safe is None:
             assert not measured or measured[0][1] > 0
         else:
@@ -169,15 +141,15 @@ class Script:
         finally:
             self.at_once -= 1
         if end == LOST:
-            raise LostCallError
+            raise lossprobe.LostCallError
         if end == FAILED:
-            raise FailedCallError("refused")
+            raise lossprobe.FailedCallError("refused")
 
 
 async def run_load(
     script: Script, *, in_flight: int = 1, calls: int | None = None, seconds: float | None = None
-) -> RunResult:
-    return await Load(script.call, in_flight=in_flight, calls=calls, seconds=seconds).run()
+) -> lossprobe.RunResult:
+    return await lossprobe.Load(script.call, in_flight=in_flight, calls=calls, seconds=seconds).run()
 
 
 async def test_whichever_end_comes_first() -> None:
@@ -197,7 +169,7 @@ async def test_while_others_are_answered_nobody_is_given_up() -> None:
             await quick.call()
 
     asyncio.get_running_loop().call_later(5 * SILENCE_S, slow.set_result, None)
-    found = await Load(call, in_flight=2, calls=20, seconds=None).run()
+    found = await lossprobe.Load(call, in_flight=2, calls=20, seconds=None).run()
     assert (found.calls, found.lost) == (20, 0)
 
 
@@ -205,9 +177,9 @@ async def test_while_others_are_answered_nobody_is_given_up() -> None:
 async def test_where_nobody_answers_it_ends_soon(in_flight: int) -> None:
     started = asyncio.get_running_loop().time()
     found = await run_load(Script(SILENT), in_flight=in_flight, calls=1_000)
-    assert found.lost == found.calls == in_flight * MAX_SILENCES
+    assert found.lost == found.calls == in_flight * lossprobe.MAX_SILENCES
     assert (found.seconds, found.rate) == (0.0, 0.0)
-    assert asyncio.get_running_loop().time() - started < (MAX_SILENCES + 1) * SILENCE_S
+    assert asyncio.get_running_loop().time() - started < (lossprobe.MAX_SILENCES + 1) * SILENCE_S
 
 
 @given(
@@ -227,11 +199,11 @@ def test_each_call_is_in_exactly_one_count(ends: list[str], in_flight: int, call
 
 
 def test_without_options_it_takes_about_a_minute() -> None:
-    plan = make_plan()
+    plan = lossprobe.make_plan()
     assert plan.sizes == (120, 1_000, 10_000, 100_000, 1_000_000)
     assert plan.in_flight == (1, 16, 64, 256)
     assert plan.calls is None
-    assert plan.seconds == pytest.approx(TOTAL_S / 40)
+    assert plan.seconds == pytest.approx(lossprobe.TOTAL_S / 40)
     assert len(plan.loads) == 20
     assert plan.loads[:5] == [(120, 1), (120, 16), (120, 64), (120, 256), (1_000, 1)]
 
@@ -240,7 +212,7 @@ def test_without_options_it_takes_about_a_minute() -> None:
     ("options", "seconds"), [(("1k", "1"), 5.0), ((",".join(map(str, range(1, 200))), "1,2"), 0.5)]
 )
 def test_a_run_is_neither_endless_nor_too_short_to_see_anything(options: tuple[str, str], seconds: float) -> None:
-    assert make_plan(*options).seconds == seconds
+    assert lossprobe.make_plan(*options).seconds == seconds
 
 
 @pytest.mark.parametrize(
@@ -256,62 +228,62 @@ def test_a_run_is_neither_endless_nor_too_short_to_see_anything(options: tuple[s
     ],
 )
 def test_sizes_as_people_write_them(text: str, size: int) -> None:
-    assert parse_size(text) == size
+    assert lossprobe.parse_size(text) == size
 
 
-@given(st.integers(1, MAX_SIZE))
+@given(st.integers(1, lossprobe.MAX_SIZE))
 def test_a_size_that_is_shown_can_be_given_back(size: int) -> None:
-    assert parse_size(format_size(size)) == size
+    assert lossprobe.parse_size(lossprobe.format_size(size)) == size
 
 
 @pytest.mark.parametrize(
     "text", ["", "k", "-1", "0", "1.5", "1e3", "1kk", "10q", "1,,2", "٣", "6M", "99999999999999999999M"]
 )
 def test_what_is_no_size_is_told_with_an_example(text: str) -> None:
-    with pytest.raises(PlanError, match="--sizes") as told:
-        make_plan(sizes=text)
+    with pytest.raises(lossprobe.PlanError, match="--sizes") as told:
+        lossprobe.make_plan(sizes=text)
     assert "120,10k" in told.value.fix
 
 
 @given(st.text(max_size=12))
 def test_no_text_is_taken_for_something_else(text: str) -> None:
     try:
-        plan = make_plan(sizes=text)
-    except PlanError:
+        plan = lossprobe.make_plan(sizes=text)
+    except lossprobe.PlanError:
         return
-    assert all(1 <= size <= MAX_SIZE for size in plan.sizes)
+    assert all(1 <= size <= lossprobe.MAX_SIZE for size in plan.sizes)
     assert len(plan.sizes) <= text.count(",") + 1
 
 
 @pytest.mark.parametrize("text", ["", "0", "1025", "1.5", "-1", "many", "1 6", "²"])
 def test_what_is_no_number_in_flight_is_told_with_an_example(text: str) -> None:
-    with pytest.raises(PlanError, match="--in-flight") as told:
-        make_plan(in_flight=text)
+    with pytest.raises(lossprobe.PlanError, match="--in-flight") as told:
+        lossprobe.make_plan(in_flight=text)
     assert "1,16,64" in told.value.fix
 
 
-@pytest.mark.parametrize("calls", [63, MAX_CALLS + 1])
+@pytest.mark.parametrize("calls", [63, lossprobe.MAX_CALLS + 1])
 def test_calls_must_fill_what_is_in_flight(calls: int) -> None:
-    with pytest.raises(PlanError, match="with 64 in flight") as told:
-        make_plan("1k", "4,64", calls)
+    with pytest.raises(lossprobe.PlanError, match="with 64 in flight") as told:
+        lossprobe.make_plan("1k", "4,64", calls)
     assert told.value.fix.startswith("use 64 to 1,000,000")
-    assert make_plan("1k", "4,64", 64).calls == 64
+    assert lossprobe.make_plan("1k", "4,64", 64).calls == 64
 
 
 def test_no_more_at_once_than_a_service_keeps() -> None:
-    with pytest.raises(PlanError, match=f"{MAX_BYTES_IN_FLIGHT:,} bytes"):
-        make_plan("120,1M", "1,300")
-    assert make_plan("120,1M", "1,256").loads
+    with pytest.raises(lossprobe.PlanError, match=f"{lossprobe.MAX_BYTES_IN_FLIGHT:,} bytes"):
+        lossprobe.make_plan("120,1M", "1,300")
+    assert lossprobe.make_plan("120,1M", "1,256").loads
 
 
-def probe_on(endpoint: Endpoint, responses: str = "tg/response") -> Probe:
-    return Probe(endpoint.service_url, Security(token=endpoint.token), "tg/request", responses)
+def probe_on(endpoint: Endpoint, responses: str = "tg/response") -> lossprobe.Probe:
+    return lossprobe.Probe(endpoint.service_url, Security(token=endpoint.token), "tg/request", responses)
 
 
 @pytest.mark.pulsar
 async def test_both_sides_are_measured_and_the_process_ends_with_it(pulsar_endpoint: Endpoint) -> None:
     async with probe_on(pulsar_endpoint) as probe:
-        for side in VARIANTS:
+        for side in lossprobe.VARIANTS:
             run = await probe.measure(side, size=1_000, in_flight=4, calls=60, seconds=None)
             assert run.calls == 60
             assert run.errors == {}
@@ -331,7 +303,7 @@ async def test_a_service_that_died_is_told(pulsar_endpoint: Endpoint, monkeypatc
     async with probe_on(pulsar_endpoint) as probe:
         probe._service.kill()
         await probe._service.wait()
-        with pytest.raises(ProbeError, match=r"service ended with status -9\. None of 4 calls got a reply"):
+        with pytest.raises(lossprobe.ProbeError, match=r"service ended with status -9\. None of 4 calls got a reply"):
             await probe.measure("plain", size=120, in_flight=2, calls=100, seconds=None)
 
 
@@ -377,10 +349,13 @@ class Played:
 
 
 @asynccontextmanager
-async def both_ends(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[ProbeClient, Played]]:
+async def both_ends(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[lossprobe.ProbeClient, Played]]:
     played = Played()
     monkeypatch.setattr(lossprobe, "PulsarClient", played.link)
-    service, client = PlainService("pulsar://x", Security(), reply_to), ProbeClient("pulsar://x", Security())
+    service, client = (
+        lossprobe.PlainService("pulsar://x", Security(), lossprobe.reply_to),
+        lossprobe.ProbeClient("pulsar://x", Security()),
+    )
     await service.open(REQUESTS, RESPONSES)
     await client.open(REQUESTS, RESPONSES)
     try:
@@ -402,9 +377,9 @@ async def test_what_vanishes_is_lost_soon_after_a_later_call_was_answered(
         await asyncio.sleep(0)
         await client.call_sized(120)
         answered = clock()
-        with pytest.raises(LostCallError):
+        with pytest.raises(lossprobe.LostCallError):
             await first
-        assert GRACE_CHECKS <= (clock() - answered) / CHECK_INTERVAL_S <= GRACE_CHECKS + 3
+        assert lossprobe.GRACE_CHECKS <= (clock() - answered) / lossprobe.CHECK_INTERVAL_S <= lossprobe.GRACE_CHECKS + 3
         assert client.late == 0
 
 
@@ -415,7 +390,7 @@ async def test_an_answer_that_comes_after_its_call_was_given_up_is_told(monkeypa
         await asyncio.sleep(0)
         (late,), played.held = played.held, None
         await client.call_sized(120)
-        with pytest.raises(LostCallError):
+        with pytest.raises(lossprobe.LostCallError):
             await first
         late()
         late()  # a repetition is not a second one
@@ -427,12 +402,12 @@ async def test_an_answer_that_comes_after_its_call_was_given_up_is_told(monkeypa
 async def test_what_is_refused_is_a_failure_and_no_loss(monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
     async with both_ends(monkeypatch) as (client, played):
         played.refuses[topic] = lambda properties: "failed" not in properties
-        with pytest.raises(FailedCallError, match="MessageTooBig"):
+        with pytest.raises(lossprobe.FailedCallError, match="MessageTooBig"):
             await client.call_sized(120)
 
 
 def test_a_run_counts_each_call_once() -> None:
-    found = RunResult(calls=100, lost=4, seconds=2.0, errors={"MessageTooBig": 6})
+    found = lossprobe.RunResult(calls=100, lost=4, seconds=2.0, errors={"MessageTooBig": 6})
     assert (found.answered, found.share, found.rate) == (90, 0.04, 45.0)
     assert found.as_dict() == {
         "calls": 100,
@@ -447,7 +422,7 @@ def test_a_run_counts_each_call_once() -> None:
 @given(st.integers(1, 10**6).flatmap(lambda calls: st.tuples(st.integers(0, calls), st.just(calls))))
 def test_a_share_never_says_none_or_all_when_it_was_not(counts: tuple[int, int]) -> None:
     lost, calls = counts
-    text = format_share(lost, calls)
+    text = lossprobe.format_share(lost, calls)
     assert (text == "0 %") == (lost == 0)
     assert (text == "100 %") == (lost == calls)
     if text[0] not in "<>":

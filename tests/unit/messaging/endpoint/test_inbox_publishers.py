@@ -23,27 +23,6 @@ from hypothesis import strategies as st
 from dispatch import Dispatcher, Policy, ToolServer
 from dispatch.errors import InvalidArgumentsError, ToolError, TransportError
 from dispatch.messaging import endpoint
-from dispatch.messaging.endpoint import (
-    CHUNKS_PER_TURN,
-    LINGER_S,
-    MAX_KNOWN,
-    MAX_WAITING,
-    OPENINGS_AT_ONCE,
-    OPENINGS_PER_S,
-    PACKETS_PER_CHECK,
-    PUBLISHERS_OF_ONE,
-    REFUSALS,
-    RETRY_S,
-    SUSTAINED,
-    UNUSED_S,
-    WRITABLE_BYTES,
-    InboxPublishers,
-    PathOpener,
-    ReplyPermission,
-    SendWaiters,
-    SessionTimers,
-    find_inbox_owner,
-)
 from dispatch.messaging.wire import derive_key, instance_topic, reply_topic
 from dispatch.protocol import CalleeSession, OutgoingRequest, SessionTable
 from dispatch.transports import TopicPublisher
@@ -105,9 +84,9 @@ class RecordingTransport(MemoryTransport):
 
 
 @asynccontextmanager
-async def publishers() -> AsyncIterator[tuple[InboxPublishers, RecordingTransport, list[str]]]:
+async def publishers() -> AsyncIterator[tuple[endpoint.InboxPublishers, RecordingTransport, list[str]]]:
     transport, opened = RecordingTransport(), list[str]()
-    found = InboxPublishers(
+    found = endpoint.InboxPublishers(
         transport, opened.append, lambda topic, error: transport.refused.append((topic, error.type))
     )
     yield found, transport, opened
@@ -145,7 +124,7 @@ async def test_a_publisher_that_cannot_be_opened_is_tried_again_later() -> None:
             await found.open(inbox(1))
         assert transport.openings == 1, "not again at once"
         transport.failure = None
-        await advance(RETRY_S)
+        await advance(endpoint.RETRY_S)
         assert found.find(inbox(1)) is None
         await advance(0.02)
         assert opened == [inbox(1)]
@@ -155,15 +134,17 @@ async def test_an_inbox_that_the_broker_refuses_again_and_again_is_reported() ->
     async with publishers() as (found, transport, opened):
         transport.failure = opening_failed("AuthorizationError", url="pulsar://x", topic=inbox(1))
         assert found.find(inbox(1)) is None
-        await advance((REFUSALS - 2) * RETRY_S + 0.5)
+        await advance((endpoint.REFUSALS - 2) * endpoint.RETRY_S + 0.5)
         transport.failure = None
-        await advance(RETRY_S)
-        assert (transport.openings, opened, transport.refused) == (REFUSALS, [inbox(1)], []), "tried again by itself"
+        await advance(endpoint.RETRY_S)
+        assert (transport.openings, opened, transport.refused) == (endpoint.REFUSALS, [inbox(1)], []), (
+            "tried again by itself"
+        )
         transport.failure = opening_failed("TopicNotFound", url="pulsar://x", topic=inbox(2))
         assert found.find(inbox(2)) is None
-        await advance(10 * RETRY_S)
+        await advance(10 * endpoint.RETRY_S)
         assert transport.refused == [(inbox(2), "no-such-namespace")]
-        assert transport.openings == 2 * REFUSALS, "not again, until it is needed"
+        assert transport.openings == 2 * endpoint.REFUSALS, "not again, until it is needed"
         assert found.find(inbox(2)) is None
         await advance(0.02)
         assert transport.refused == [(inbox(2), "no-such-namespace")] * 2
@@ -174,7 +155,7 @@ async def test_a_broker_that_is_out_of_reach_refuses_no_inbox() -> None:
         transport.failure = unreachable("pulsar://x")
         for _ in range(10):
             assert found.find(inbox(1)) is None
-            await advance(RETRY_S + 0.1)
+            await advance(endpoint.RETRY_S + 0.1)
         assert transport.openings == 10
         assert transport.refused == []
 
@@ -189,7 +170,7 @@ async def test_a_publisher_that_cannot_be_reopened_is_closed() -> None:
         with pytest.raises(TransportError, match="has no namespace"):
             await found.open(inbox(1))
         transport.lost.clear()
-        await advance(RETRY_S + 0.1)
+        await advance(endpoint.RETRY_S + 0.1)
         assert found.find(inbox(1)) is not None
         assert (opened, transport.refused) == ([inbox(1)] * 2, [])
 
@@ -210,28 +191,28 @@ async def test_an_error_of_any_kind_leaves_no_inbox_half_open() -> None:
         with pytest.raises(TransportError):
             await found.open(inbox(1))
         transport.failure = None
-        await advance(RETRY_S)
+        await advance(endpoint.RETRY_S)
         await found.open(inbox(1))
 
 
 async def test_packets_without_a_session_wait_for_their_publisher_within_bounds() -> None:
     async with publishers() as (found, transport, _):
-        for number in range(MAX_WAITING + 3):
+        for number in range(endpoint.MAX_WAITING + 3):
             found.post(inbox(1), b"%d" % number)
         assert transport.sent == []
         await advance(0.02)
-        assert transport.sent == [(inbox(1), b"%d" % number) for number in range(MAX_WAITING)]
+        assert transport.sent == [(inbox(1), b"%d" % number) for number in range(endpoint.MAX_WAITING)]
         found.post(inbox(1), b"later")
         assert transport.sent[-1] == (inbox(1), b"later")
 
 
 async def test_one_peer_has_a_limited_number() -> None:
     async with publishers() as (found, _, opened):
-        for path in range(PUBLISHERS_OF_ONE + 5):
+        for path in range(endpoint.PUBLISHERS_OF_ONE + 5):
             found.find(inbox(1, path))
         found.find(inbox(2))
         await advance(0.02)
-        assert len(opened) == PUBLISHERS_OF_ONE + 1
+        assert len(opened) == endpoint.PUBLISHERS_OF_ONE + 1
         assert found.refused == 5
         with pytest.raises(TransportError, match="was not opened"):
             await found.open(inbox(1, 99))
@@ -239,23 +220,25 @@ async def test_one_peer_has_a_limited_number() -> None:
 
 async def test_openings_are_limited_by_burst_and_rate() -> None:
     async with publishers() as (found, _, opened):
-        for number in range(OPENINGS_AT_ONCE + 100):
+        for number in range(endpoint.OPENINGS_AT_ONCE + 100):
             found.find(inbox(number))
         assert found.refused == 100
         await advance(1)
-        for number in range(1_000, 1_000 + 2 * OPENINGS_PER_S):
+        for number in range(1_000, 1_000 + 2 * endpoint.OPENINGS_PER_S):
             found.find(inbox(number))
         await advance(0.02)
-        assert len(opened) == OPENINGS_AT_ONCE + OPENINGS_PER_S
+        assert len(opened) == endpoint.OPENINGS_AT_ONCE + endpoint.OPENINGS_PER_S
 
 
 @pytest.mark.costly
 async def test_openings_that_a_caller_waits_for_are_delayed_by_the_rate() -> None:
     async with publishers() as (found, _, opened):
         started = asyncio.get_running_loop().time()
-        await asyncio.gather(*(found.open(inbox(number)) for number in range(OPENINGS_AT_ONCE + 2 * OPENINGS_PER_S)))
+        await asyncio.gather(
+            *(found.open(inbox(number)) for number in range(endpoint.OPENINGS_AT_ONCE + 2 * endpoint.OPENINGS_PER_S))
+        )
         assert 1.9 < asyncio.get_running_loop().time() - started < 2.1
-        assert len(opened) == OPENINGS_AT_ONCE + 2 * OPENINGS_PER_S
+        assert len(opened) == endpoint.OPENINGS_AT_ONCE + 2 * endpoint.OPENINGS_PER_S
         assert found.refused == 0
 
 
@@ -281,10 +264,10 @@ async def test_an_unused_publisher_is_closed() -> None:
         await found.open(inbox(1))
         await found.open(inbox(2))
         for _ in range(10):
-            await advance(UNUSED_S / 4)
+            await advance(endpoint.UNUSED_S / 4)
             assert found.find(inbox(2)) is not None
         assert transport.open == [inbox(2)]
-        await advance(2 * UNUSED_S)
+        await advance(2 * endpoint.UNUSED_S)
         assert len(found) == 0
 
 
@@ -305,17 +288,17 @@ async def test_the_publisher_of_a_peer_whose_session_has_ended_is_closed_soon_un
         for number in (1, 2):
             await found.open(inbox(number))
         found.expire([inbox(1), inbox(2), inbox(3)])
-        await advance(LINGER_S - 0.1)
+        await advance(endpoint.LINGER_S - 0.1)
         assert len(transport.open) == 2
         assert found.find(inbox(2)) is not None, "a last packet"
         await advance(0.2)
         assert transport.open == [inbox(2)]
-        await advance(LINGER_S)
+        await advance(endpoint.LINGER_S)
         assert transport.open == []
         await found.open(inbox(1))
         found.expire([inbox(1)])
         for _ in range(10):  # another session of the same peer
-            await advance(LINGER_S - 0.1)
+            await advance(endpoint.LINGER_S - 0.1)
             assert found.find(inbox(1)) is not None
 
 
@@ -472,7 +455,7 @@ async def test_an_instance_that_is_gone_in_the_middle_is_noticed_long_before_the
 
 
 @asynccontextmanager
-async def opener(waiting: int) -> AsyncIterator[tuple[PathOpener, SessionTable, list[list[str | None]]]]:
+async def opener(waiting: int) -> AsyncIterator[tuple[endpoint.PathOpener, SessionTable, list[list[str | None]]]]:
     """An opener beside a session with so many requests in flight; the inboxes that it reported."""
     transport, reported = MemoryTransport("memory://paths"), list[list[str | None]]()
     await transport.start()
@@ -480,7 +463,7 @@ async def opener(waiting: int) -> AsyncIterator[tuple[PathOpener, SessionTable, 
     session = table.connect("callee", 0.0)
     for _ in range(waiting):
         session.send_request(OutgoingRequest(), "tool", b"", None, 0.0)
-    paths = PathOpener(
+    paths = endpoint.PathOpener(
         transport,
         "non-persistent://tg/response/path-{}".format,
         lambda inboxes: reported.append(list(inboxes)),
@@ -493,7 +476,7 @@ async def opener(waiting: int) -> AsyncIterator[tuple[PathOpener, SessionTable, 
 
 async def test_large_replies_open_a_path_when_they_last() -> None:
     async with opener(waiting=8) as (paths, table, reported):
-        for _ in range(PACKETS_PER_CHECK * SUSTAINED - 1):
+        for _ in range(endpoint.PACKETS_PER_CHECK * endpoint.SUSTAINED - 1):
             paths.record_packet(100_000, 1, table, 0.0)
         await idle()
         assert reported == []
@@ -505,9 +488,9 @@ async def test_large_replies_open_a_path_when_they_last() -> None:
 async def test_a_burst_opens_none() -> None:
     async with opener(waiting=8) as (paths, table, reported):
         for _ in range(20):
-            for _ in range(PACKETS_PER_CHECK):
+            for _ in range(endpoint.PACKETS_PER_CHECK):
                 paths.record_packet(200_000, 1, table, 0.0)
-            for _ in range(PACKETS_PER_CHECK):
+            for _ in range(endpoint.PACKETS_PER_CHECK):
                 paths.record_packet(100, 1, table, 0.0)
         await idle()
         assert reported == []
@@ -516,7 +499,7 @@ async def test_a_burst_opens_none() -> None:
 async def test_many_small_replies_open_none() -> None:
     """The first path carries them: more paths gain nothing."""
     async with opener(waiting=256) as (paths, table, reported):
-        for _ in range(20 * PACKETS_PER_CHECK):
+        for _ in range(20 * endpoint.PACKETS_PER_CHECK):
             paths.record_packet(100_000, 10, table, 0.0)
         await idle()
         assert 9_000 < paths.mean_reply_bytes < 11_000
@@ -534,7 +517,7 @@ async def test_fragments_count_for_the_reply_that_they_belong_to() -> None:
 async def test_there_are_four_paths_at_most() -> None:
     async with opener(waiting=8) as (paths, table, reported):
         for _ in range(20):
-            for _ in range(PACKETS_PER_CHECK * SUSTAINED):
+            for _ in range(endpoint.PACKETS_PER_CHECK * endpoint.SUSTAINED):
                 paths.record_packet(1_000_000, 1, table, 0.0)
             await idle()
         assert len(reported) == 3
@@ -543,7 +526,7 @@ async def test_there_are_four_paths_at_most() -> None:
 
 async def test_closing_ends_an_opening() -> None:
     async with opener(waiting=8) as (paths, table, reported):
-        for _ in range(PACKETS_PER_CHECK * SUSTAINED):
+        for _ in range(endpoint.PACKETS_PER_CHECK * endpoint.SUSTAINED):
             paths.record_packet(1_000_000, 1, table, 0.0)
         assert reported == []
         await paths.close()
@@ -559,7 +542,7 @@ INBOX = reply_topic(RESPONSES, f"{KEY}-agent")
 
 @pytest.mark.parametrize("path", [0, 1, 3])
 def test_the_inboxes_of_the_holder_of_the_secret_are_allowed(path: int) -> None:
-    assert ReplyPermission(RESPONSES)(reply_topic(RESPONSES, f"{KEY}-agent", path), SECRET)
+    assert endpoint.ReplyPermission(RESPONSES)(reply_topic(RESPONSES, f"{KEY}-agent", path), SECRET)
 
 
 @pytest.mark.parametrize(
@@ -577,39 +560,41 @@ def test_the_inboxes_of_the_holder_of_the_secret_are_allowed(path: int) -> None:
     ],
 )
 def test_other_topics_are_not_allowed(inbox: str) -> None:
-    assert not ReplyPermission(RESPONSES)(inbox, SECRET)
+    assert not endpoint.ReplyPermission(RESPONSES)(inbox, SECRET)
 
 
 @pytest.mark.parametrize("secret", ["", "another", SECRET + "x" * 100])
 def test_other_secrets_are_not_allowed(secret: str) -> None:
-    assert not ReplyPermission(RESPONSES)(INBOX, secret)
+    assert not endpoint.ReplyPermission(RESPONSES)(INBOX, secret)
 
 
 def test_further_namespaces_can_be_allowed() -> None:
     elsewhere = INBOX.replace("/response/", "/agents/")
-    assert not ReplyPermission(RESPONSES)(elsewhere, SECRET)
-    assert ReplyPermission(RESPONSES, ["tg/agents"])(elsewhere, SECRET)
+    assert not endpoint.ReplyPermission(RESPONSES)(elsewhere, SECRET)
+    assert endpoint.ReplyPermission(RESPONSES, ["tg/agents"])(elsewhere, SECRET)
 
 
 def test_persistent_topics_can_be_allowed() -> None:
     persistent = INBOX.replace("non-persistent", "persistent")
-    assert ReplyPermission(RESPONSES, allows_persistent=True)(persistent, SECRET)
-    assert ReplyPermission(RESPONSES, allows_persistent=True)(INBOX, SECRET)
+    assert endpoint.ReplyPermission(RESPONSES, allows_persistent=True)(persistent, SECRET)
+    assert endpoint.ReplyPermission(RESPONSES, allows_persistent=True)(INBOX, SECRET)
 
 
 def test_inboxes_that_are_named_are_remembered_within_bounds() -> None:
-    permission = ReplyPermission(RESPONSES)
-    for number in range(MAX_KNOWN + 10):
+    permission = endpoint.ReplyPermission(RESPONSES)
+    for number in range(endpoint.MAX_KNOWN + 10):
         permission(f"non-persistent://tg/response/{number}", SECRET)
-    assert len(permission._owners) <= MAX_KNOWN
+    assert len(permission._owners) <= endpoint.MAX_KNOWN
     assert permission(INBOX, SECRET)
 
 
 def test_the_inboxes_of_one_dispatcher_have_one_owner() -> None:
-    assert find_inbox_owner(INBOX) == find_inbox_owner(reply_topic(RESPONSES, f"{KEY}-agent", 2)) == KEY
+    assert (
+        endpoint.find_inbox_owner(INBOX) == endpoint.find_inbox_owner(reply_topic(RESPONSES, f"{KEY}-agent", 2)) == KEY
+    )
     instance = instance_topic("non-persistent://tg/request/work", "one")
-    assert find_inbox_owner(instance) == instance
-    assert find_inbox_owner("no topic") == "no topic"
+    assert endpoint.find_inbox_owner(instance) == instance
+    assert endpoint.find_inbox_owner("no topic") == "no topic"
 
 
 class Fake:
@@ -633,8 +618,8 @@ def fake(**state: Any) -> CalleeSession:
 
 
 async def test_a_stream_waits_until_its_own_session_has_room() -> None:
-    waiters, full, other = SendWaiters(), Fake(), fake()
-    full.queued_bytes = WRITABLE_BYTES + 1
+    waiters, full, other = endpoint.SendWaiters(), Fake(), fake()
+    full.queued_bytes = endpoint.WRITABLE_BYTES + 1
     session = cast(CalleeSession, full)
     await waiters.writable(other, 0)
     writers = [asyncio.create_task(waiters.writable(session, 0)) for _ in range(2)]
@@ -644,7 +629,7 @@ async def test_a_stream_waits_until_its_own_session_has_room() -> None:
     await idle()
     assert len(waiters) == 1
     assert not any(writer.done() for writer in writers)
-    full.queued_bytes = WRITABLE_BYTES
+    full.queued_bytes = endpoint.WRITABLE_BYTES
     writers[0].cancel()
     waiters.release(session)
     await writers[1]
@@ -652,8 +637,8 @@ async def test_a_stream_waits_until_its_own_session_has_room() -> None:
 
 
 async def test_a_stream_of_a_session_that_ends_continues() -> None:
-    waiters, full = SendWaiters(), Fake()
-    full.queued_bytes = WRITABLE_BYTES + 1
+    waiters, full = endpoint.SendWaiters(), Fake()
+    full.queued_bytes = endpoint.WRITABLE_BYTES + 1
     writer = await start_task(waiters.writable(cast(CalleeSession, full), 0))
     full.is_closed = True
     waiters.release(cast(CalleeSession, full))
@@ -662,7 +647,7 @@ async def test_a_stream_of_a_session_that_ends_continues() -> None:
 
 
 async def test_a_stream_waits_for_its_own_credit() -> None:
-    waiters, slow = SendWaiters(), Fake()
+    waiters, slow = endpoint.SendWaiters(), Fake()
     session = cast(CalleeSession, slow)
     slow.without_credit = {1, 2}
     await waiters.writable(session, 0)
@@ -680,13 +665,13 @@ async def test_a_stream_waits_for_its_own_credit() -> None:
 
 async def test_a_stream_that_has_lost_its_room_meanwhile_waits_on() -> None:
     """Others of the session were released at the same time, and have filled it."""
-    waiters, full = SendWaiters(), Fake()
+    waiters, full = endpoint.SendWaiters(), Fake()
     session = cast(CalleeSession, full)
-    full.queued_bytes = WRITABLE_BYTES + 1
+    full.queued_bytes = endpoint.WRITABLE_BYTES + 1
     writer = await start_task(waiters.writable(session, 0))
     full.queued_bytes = 0
     waiters.release(session)
-    full.queued_bytes = WRITABLE_BYTES + 1
+    full.queued_bytes = endpoint.WRITABLE_BYTES + 1
     await idle()
     assert not writer.done()
     full.is_closed = True
@@ -695,15 +680,15 @@ async def test_a_stream_that_has_lost_its_room_meanwhile_waits_on() -> None:
 
 
 async def test_other_tasks_run_beside_a_tool_that_never_waits() -> None:
-    waiters, ran = SendWaiters(), []
+    waiters, ran = endpoint.SendWaiters(), []
     asyncio.get_running_loop().call_soon(ran.append, True)
-    for _ in range(CHUNKS_PER_TURN):
+    for _ in range(endpoint.CHUNKS_PER_TURN):
         await waiters.writable(fake(), 0)
     assert ran
 
 
 async def test_a_flush_waits_until_every_session_is_at_rest() -> None:
-    waiters, busy = SendWaiters(), Fake()
+    waiters, busy = endpoint.SendWaiters(), Fake()
     sessions = [fake(), cast(CalleeSession, busy)]
     await waiters.at_rest(sessions)
     busy.is_at_rest = False
@@ -718,8 +703,8 @@ async def test_a_flush_waits_until_every_session_is_at_rest() -> None:
 
 @pytest.mark.parametrize("wait", ["writable", "at_rest"])
 async def test_closing_lets_all_continue(wait: str) -> None:
-    waiters = SendWaiters()
-    session = fake(queued_bytes=WRITABLE_BYTES + 1, is_at_rest=False)
+    waiters = endpoint.SendWaiters()
+    session = fake(queued_bytes=endpoint.WRITABLE_BYTES + 1, is_at_rest=False)
     task = await start_task(waiters.writable(session, 0) if wait == "writable" else waiters.at_rest([session]))
     waiters.close()
     await task
@@ -727,7 +712,7 @@ async def test_closing_lets_all_continue(wait: str) -> None:
 
 
 def test_a_session_is_due_at_its_time() -> None:
-    timers: SessionTimers[str] = SessionTimers()
+    timers: endpoint.SessionTimers[str] = endpoint.SessionTimers()
     timers.schedule("a", 2.0)
     timers.schedule("b", 1.0)
     assert timers.next_due == 1.0
@@ -738,7 +723,7 @@ def test_a_session_is_due_at_its_time() -> None:
 
 
 def test_a_later_time_adds_no_entry_and_an_earlier_one_does() -> None:
-    timers: SessionTimers[str] = SessionTimers()
+    timers: endpoint.SessionTimers[str] = endpoint.SessionTimers()
     for _ in range(1000):
         timers.schedule("a", 5.0)
         timers.schedule("a", 7.0)
@@ -751,7 +736,7 @@ def test_a_later_time_adds_no_entry_and_an_earlier_one_does() -> None:
 
 def test_a_session_that_alternates_between_soon_and_late_leaves_no_entries() -> None:
     """A request: due in milliseconds; its reply: due in ten seconds."""
-    timers: SessionTimers[str] = SessionTimers()
+    timers: endpoint.SessionTimers[str] = endpoint.SessionTimers()
     now = 0.0
     for _ in range(1000):
         timers.schedule("a", now + 10.0)
@@ -762,7 +747,7 @@ def test_a_session_that_alternates_between_soon_and_late_leaves_no_entries() -> 
 
 
 def test_a_discarded_session_is_not_reported() -> None:
-    timers: SessionTimers[str] = SessionTimers()
+    timers: endpoint.SessionTimers[str] = endpoint.SessionTimers()
     timers.schedule("a", 1.0)
     timers.schedule("b", 1.0)
     timers.discard("a")
@@ -778,7 +763,7 @@ times = st.floats(0, 100)
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), times, times), max_size=60))
 def test_every_session_is_reported_by_the_time_it_is_due(steps: list[tuple[str, float, float]]) -> None:
-    timers: SessionTimers[str] = SessionTimers()
+    timers: endpoint.SessionTimers[str] = endpoint.SessionTimers()
     wanted: dict[str, float] = {}
     now = 0.0
     for session, delay, passed in steps:

@@ -23,26 +23,7 @@ from hypothesis import strategies as st
 
 from dispatch.catalog import TopicError, TopicName
 from dispatch.errors import ToolError
-from dispatch.messaging.wire import (
-    MAX_MESSAGE_BYTES,
-    MAX_PARTS,
-    MAX_PROPERTY_BYTES,
-    PART_BYTES,
-    ErrorInfo,
-    MalformedMessageError,
-    PayloadTooLargeError,
-    Reply,
-    Request,
-    check_property,
-    decode_reply,
-    decode_request,
-    encode_reply,
-    encode_request,
-    json_text,
-    split_text,
-    whole_number,
-    write_result,
-)
+from dispatch.messaging import wire
 from tests.helpers.malformed_messages import MALFORMED_PAYLOADS
 
 json_values = st.recursive(
@@ -59,23 +40,23 @@ json_objects = st.dictionaries(st.text(), json_values, max_size=5)
 
 # -- requests -------------------------------------------------------------------------------------------------------
 def test_a_request_is_exactly_what_the_specification_says() -> None:
-    payload = encode_request('{"style":"pun"}', '{"topic":"cats"}', "alice")
+    payload = wire.encode_request('{"style":"pun"}', '{"topic":"cats"}', "alice")
     assert json.loads(payload) == {"user": "alice", "config": '{"style":"pun"}', "arguments": '{"topic":"cats"}'}
 
 
 def test_a_user_is_a_text() -> None:
     with pytest.raises(TypeError, match="user must be a text, not int"):
-        encode_request("{}", "{}", 5)  # type: ignore[arg-type]
+        wire.encode_request("{}", "{}", 5)  # type: ignore[arg-type]
 
 
 def test_a_request_of_the_specification_is_read() -> None:
     payload = json.dumps({"user": "alice", "config": '{"style": "pun"}', "arguments": '{"topic": "cats"}'}).encode()
-    assert decode_request(payload) == Request({"style": "pun"}, {"topic": "cats"}, "alice")
+    assert wire.decode_request(payload) == wire.Request({"style": "pun"}, {"topic": "cats"}, "alice")
 
 
 def test_a_request_of_the_published_package_has_no_user() -> None:
     payload = json.dumps({"config": '{"style": "pun"}', "arguments": '{"topic": "cats"}'}).encode()
-    assert decode_request(payload) == Request({"style": "pun"}, {"topic": "cats"}, "")
+    assert wire.decode_request(payload) == wire.Request({"style": "pun"}, {"topic": "cats"}, "")
 
 
 @pytest.mark.parametrize(
@@ -89,12 +70,12 @@ def test_a_request_of_the_published_package_has_no_user() -> None:
     ],
 )
 def test_what_is_missing_takes_its_default_and_what_is_unknown_is_ignored(raw: dict[str, Any]) -> None:
-    assert decode_request(json.dumps(raw).encode()) == Request({}, {}, "")
+    assert wire.decode_request(json.dumps(raw).encode()) == wire.Request({}, {}, "")
 
 
 def test_config_and_arguments_may_come_as_objects() -> None:
     payload = json.dumps({"config": {"style": "pun"}, "arguments": {"deep": {"list": [1, None]}}}).encode()
-    assert decode_request(payload) == Request({"style": "pun"}, {"deep": {"list": [1, None]}}, "")
+    assert wire.decode_request(payload) == wire.Request({"style": "pun"}, {"deep": {"list": [1, None]}}, "")
 
 
 @pytest.mark.parametrize("key", ["config", "arguments"])
@@ -117,52 +98,52 @@ def test_config_and_arguments_may_come_as_objects() -> None:
     ],
 )
 def test_config_and_arguments_must_be_objects_and_the_error_says_which_is_not(key: str, value: str) -> None:
-    with pytest.raises(MalformedMessageError, match=key if value != "\ud800" else "not readable"):
-        decode_request(json.dumps({key: value}).encode())
+    with pytest.raises(wire.MalformedMessageError, match=key if value != "\ud800" else "not readable"):
+        wire.decode_request(json.dumps({key: value}).encode())
 
 
 @pytest.mark.parametrize("text", ["\ud83d", "\udc00 and more"])
 def test_half_of_a_surrogate_pair_is_named(text: str) -> None:
     for payload in ({"user": text}, {"arguments": json.dumps({"a": text})}):
-        with pytest.raises(MalformedMessageError, match="half of a surrogate pair in a text; write both halves"):
-            decode_request(json.dumps(payload).encode())
-    for write in (lambda: json_text({"a": text}, "arguments"), lambda: encode_request("{}", "{}", text)):
+        with pytest.raises(wire.MalformedMessageError, match="half of a surrogate pair in a text; write both halves"):
+            wire.decode_request(json.dumps(payload).encode())
+    for write in (lambda: wire.json_text({"a": text}, "arguments"), lambda: wire.encode_request("{}", "{}", text)):
         with pytest.raises(TypeError, match="half of a surrogate pair in a text; write both halves"):
             write()
 
 
 def test_what_json_does_not_know_and_trustgraph_writes_is_read_as_trustgraph_reads_it() -> None:
     for number in (math.inf, -math.inf):
-        assert decode_request(json.dumps({"arguments": json.dumps({"a": [number]})}).encode()).arguments == {
+        assert wire.decode_request(json.dumps({"arguments": json.dumps({"a": [number]})}).encode()).arguments == {
             "a": [number]
         }
-    assert math.isnan(decode_request(json.dumps({"config": json.dumps({"a": math.nan})}).encode()).config["a"])
+    assert math.isnan(wire.decode_request(json.dumps({"config": json.dumps({"a": math.nan})}).encode()).config["a"])
 
 
 @pytest.mark.costly
 @given(config=json_objects, arguments=json_objects, user=st.text())
 def test_a_request_comes_back_as_it_was(config: dict[str, Any], arguments: dict[str, Any], user: str) -> None:
-    payload = encode_request(json_text(config, "config"), json_text(arguments, "arguments"), user)
-    assert decode_request(payload) == Request(config, arguments, user)
+    payload = wire.encode_request(wire.json_text(config, "config"), wire.json_text(arguments, "arguments"), user)
+    assert wire.decode_request(payload) == wire.Request(config, arguments, user)
 
 
 @pytest.mark.parametrize("payload", MALFORMED_PAYLOADS)
 def test_rubbish_is_no_request(payload: bytes) -> None:
-    with pytest.raises(MalformedMessageError):
-        decode_request(payload)
+    with pytest.raises(wire.MalformedMessageError):
+        wire.decode_request(payload)
 
 
 def test_the_error_does_not_quote_the_payload() -> None:
     for payload in (b'{"config": "SECRET', b'{"user": 5, "SECRET": 1}', b'{"arguments": "[\\"SECRET\\"]"}', b"SECRET"):
-        with pytest.raises(MalformedMessageError) as caught:
-            decode_request(payload)
+        with pytest.raises(wire.MalformedMessageError) as caught:
+            wire.decode_request(payload)
         assert "SECRET" not in str(caught.value)
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_request_or_malformed(payload: bytes) -> None:
-    with contextlib.suppress(MalformedMessageError):
-        assert isinstance(decode_request(payload), Request)
+    with contextlib.suppress(wire.MalformedMessageError):
+        assert isinstance(wire.decode_request(payload), wire.Request)
 
 
 almost_json = st.builds(
@@ -181,41 +162,45 @@ almost_json = st.builds(
 
 @given(almost_json)
 def test_anything_like_a_message_is_one_or_malformed(payload: bytes) -> None:
-    for decode in (decode_request, decode_reply):
-        with contextlib.suppress(MalformedMessageError):
+    for decode in (wire.decode_request, wire.decode_reply):
+        with contextlib.suppress(wire.MalformedMessageError):
             decode(payload)
 
 
 # -- sizes ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("limit", [60, MAX_MESSAGE_BYTES])
+@pytest.mark.parametrize("limit", [60, wire.MAX_MESSAGE_BYTES])
 def test_the_limit_of_a_request_is_exact_and_in_bytes(limit: int) -> None:
-    empty = len(encode_request("{}", "{}", ""))
+    empty = len(wire.encode_request("{}", "{}", ""))
     fits = "ü" * ((limit - empty) // 2)
-    assert len(encode_request("{}", "{}", fits, limit=limit)) in (limit, limit - 1)
-    with pytest.raises(PayloadTooLargeError, match=f"{limit:,}") as caught:
-        encode_request("{}", "{}", fits + "ü", limit=limit)
+    assert len(wire.encode_request("{}", "{}", fits, limit=limit)) in (limit, limit - 1)
+    with pytest.raises(wire.PayloadTooLargeError, match=f"{limit:,}") as caught:
+        wire.encode_request("{}", "{}", fits + "ü", limit=limit)
     assert caught.value.limit == limit < caught.value.size <= limit + 2
 
 
 def test_the_default_limit_leaves_room_for_properties_in_a_brokers_5_mib() -> None:
-    assert MAX_MESSAGE_BYTES == 5 * 1024 * 1024 - 20 * 1024
-    with pytest.raises(PayloadTooLargeError):
-        encode_request("{}", "{}", "x" * MAX_MESSAGE_BYTES)
-    with pytest.raises(PayloadTooLargeError):
-        encode_reply(Reply(None, "x" * MAX_MESSAGE_BYTES, True))
+    assert wire.MAX_MESSAGE_BYTES == 5 * 1024 * 1024 - 20 * 1024
+    with pytest.raises(wire.PayloadTooLargeError):
+        wire.encode_request("{}", "{}", "x" * wire.MAX_MESSAGE_BYTES)
+    with pytest.raises(wire.PayloadTooLargeError):
+        wire.encode_reply(wire.Reply(None, "x" * wire.MAX_MESSAGE_BYTES, True))
 
 
 def test_the_limit_of_a_reply_is_exact() -> None:
-    size = len(encode_reply(Reply(None, "hello", True)))
-    assert len(encode_reply(Reply(None, "hello", True), limit=size)) == size
-    with pytest.raises(PayloadTooLargeError):
-        encode_reply(Reply(None, "hello", True), limit=size - 1)
+    size = len(wire.encode_reply(wire.Reply(None, "hello", True)))
+    assert len(wire.encode_reply(wire.Reply(None, "hello", True), limit=size)) == size
+    with pytest.raises(wire.PayloadTooLargeError):
+        wire.encode_reply(wire.Reply(None, "hello", True), limit=size - 1)
 
 
 # -- replies --------------------------------------------------------------------------------------------------------
 def test_a_reply_is_exactly_what_trustgraph_reads() -> None:
-    assert json.loads(encode_reply(Reply(None, "ha", True))) == {"error": None, "response": "ha", "end_of_stream": True}
-    assert json.loads(encode_reply(Reply(ErrorInfo("Odd", "no"), "", True))) == {
+    assert json.loads(wire.encode_reply(wire.Reply(None, "ha", True))) == {
+        "error": None,
+        "response": "ha",
+        "end_of_stream": True,
+    }
+    assert json.loads(wire.encode_reply(wire.Reply(wire.ErrorInfo("Odd", "no"), "", True))) == {
         "error": {"type": "Odd", "message": "no"},
         "response": "",
         "end_of_stream": True,
@@ -225,40 +210,40 @@ def test_a_reply_is_exactly_what_trustgraph_reads() -> None:
 @pytest.mark.parametrize(
     ("raw", "reply"),
     [
-        ({"error": None, "response": "ha", "end_of_stream": True}, Reply(None, "ha", True)),
-        ({"response": "part"}, Reply(None, "part", False)),
-        ({}, Reply(None, "", False)),
-        ({"error": None, "response": None, "end_of_stream": None}, Reply(None, "", False)),
-        ({"error": {"type": "Odd", "message": "no"}}, Reply(ErrorInfo("Odd", "no"), "", False)),
-        ({"error": {}}, Reply(ErrorInfo("", ""), "", False)),
-        ({"error": "it broke", "end_of_stream": True}, Reply(ErrorInfo("", "it broke"), "", True)),
-        ({"response": "ha", "end_of_stream": True, "tokens": 5}, Reply(None, "ha", True)),
+        ({"error": None, "response": "ha", "end_of_stream": True}, wire.Reply(None, "ha", True)),
+        ({"response": "part"}, wire.Reply(None, "part", False)),
+        ({}, wire.Reply(None, "", False)),
+        ({"error": None, "response": None, "end_of_stream": None}, wire.Reply(None, "", False)),
+        ({"error": {"type": "Odd", "message": "no"}}, wire.Reply(wire.ErrorInfo("Odd", "no"), "", False)),
+        ({"error": {}}, wire.Reply(wire.ErrorInfo("", ""), "", False)),
+        ({"error": "it broke", "end_of_stream": True}, wire.Reply(wire.ErrorInfo("", "it broke"), "", True)),
+        ({"response": "ha", "end_of_stream": True, "tokens": 5}, wire.Reply(None, "ha", True)),
     ],
 )
-def test_a_reply_in_any_dialect_is_read(raw: dict[str, Any], reply: Reply) -> None:
-    assert decode_reply(json.dumps(raw).encode()) == reply
+def test_a_reply_in_any_dialect_is_read(raw: dict[str, Any], reply: wire.Reply) -> None:
+    assert wire.decode_reply(json.dumps(raw).encode()) == reply
 
 
 @pytest.mark.parametrize("payload", MALFORMED_PAYLOADS)
 def test_rubbish_is_no_reply(payload: bytes) -> None:
-    with pytest.raises(MalformedMessageError):
-        decode_reply(payload)
+    with pytest.raises(wire.MalformedMessageError):
+        wire.decode_reply(payload)
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_reply_or_malformed(payload: bytes) -> None:
-    with contextlib.suppress(MalformedMessageError):
-        assert isinstance(decode_reply(payload), Reply)
+    with contextlib.suppress(wire.MalformedMessageError):
+        assert isinstance(wire.decode_reply(payload), wire.Reply)
 
 
-@given(text=st.text(), error=st.none() | st.builds(ErrorInfo, st.text(), st.text()), end=st.booleans())
-def test_a_reply_comes_back_as_it_was(text: str, error: ErrorInfo | None, end: bool) -> None:
-    assert decode_reply(encode_reply(Reply(error, text, end))) == Reply(error, text, end)
+@given(text=st.text(), error=st.none() | st.builds(wire.ErrorInfo, st.text(), st.text()), end=st.booleans())
+def test_a_reply_comes_back_as_it_was(text: str, error: wire.ErrorInfo | None, end: bool) -> None:
+    assert wire.decode_reply(wire.encode_reply(wire.Reply(error, text, end))) == wire.Reply(error, text, end)
 
 
 def test_half_a_surrogate_pair_cannot_travel() -> None:
     with pytest.raises(ValueError, match="surrogate"):
-        encode_reply(Reply(None, "\ud800", True))
+        wire.encode_reply(wire.Reply(None, "\ud800", True))
 
 
 # -- values ---------------------------------------------------------------------------------------------------------
@@ -290,7 +275,7 @@ class Bid(msgspec.Struct):
 )
 def test_what_is_no_object_of_json_values_is_told_with_its_name(value: Any, problem: str) -> None:
     with pytest.raises(TypeError, match=rf"^arguments .*{problem}"):
-        json_text(value, "arguments")
+        wire.json_text(value, "arguments")
 
 
 @pytest.mark.parametrize(
@@ -305,12 +290,12 @@ def test_what_is_no_object_of_json_values_is_told_with_its_name(value: Any, prob
 )
 def test_two_keys_that_are_one_in_json_lose_no_value_in_silence(value: Any, path: str) -> None:
     with pytest.raises(TypeError, match=rf"^arguments .*the keys .* and .* of {path} are one key in JSON; keep one"):
-        json_text(value, "arguments")
+        wire.json_text(value, "arguments")
 
 
 def test_keys_that_are_no_texts_and_differ_in_json_are_written_as_texts() -> None:
     value = {"a": {1: "x", 2: {date(2026, 1, 2): {"b"}}}, "at": datetime(2026, 1, 2), "none": None}
-    assert json.loads(json_text(value, "arguments")) == {
+    assert json.loads(wire.json_text(value, "arguments")) == {
         "a": {"1": "x", "2": {"2026-01-02": ["b"]}},
         "at": "2026-01-02T00:00:00",
         "none": None,
@@ -319,30 +304,30 @@ def test_keys_that_are_no_texts_and_differ_in_json_are_written_as_texts() -> Non
 
 def test_null_is_no_number() -> None:
     values = {"offer": Offer(None), "at": datetime(2026, 1, 2), "none": None}  # type: ignore[arg-type]
-    assert json.loads(json_text(values, "arguments"))["offer"] == {"price": None}
+    assert json.loads(wire.json_text(values, "arguments"))["offer"] == {"price": None}
 
 
 def test_an_object_that_holds_itself_is_told() -> None:
     endless: dict[str, Any] = {}
     endless["again"] = endless
     with pytest.raises(TypeError, match=r"^config cannot be written"):
-        json_text(endless, "config")
+        wire.json_text(endless, "config")
 
 
 def test_null_itself_is_a_json_value() -> None:
     assert (
-        json_text({"topic": None, "word": "null", "list": [None]}, "arguments")
+        wire.json_text({"topic": None, "word": "null", "list": [None]}, "arguments")
         == '{"topic":null,"word":"null","list":[null]}'
     )
 
 
 def test_any_mapping_will_do() -> None:
-    assert json.loads(json_text(UserDict({"topic": "cats"}), "arguments")) == {"topic": "cats"}
+    assert json.loads(wire.json_text(UserDict({"topic": "cats"}), "arguments")) == {"topic": "cats"}
 
 
 @given(json_objects)
 def test_an_object_survives_its_text(value: dict[str, Any]) -> None:
-    assert json.loads(json_text(value, "arguments")) == value
+    assert json.loads(wire.json_text(value, "arguments")) == value
 
 
 class Animal(str, Enum):  # noqa: UP042 - formatted as its name, other than a StrEnum
@@ -364,13 +349,13 @@ class Animal(str, Enum):  # noqa: UP042 - formatted as its name, other than a St
     ],
 )
 def test_a_result_becomes_the_text_that_trustgraph_would_send(result: object, text: str) -> None:
-    found = write_result(result)
+    found = wire.write_result(result)
     assert (found, type(found)) == (text, str)
 
 
 @given(json_values)
 def test_any_json_result_can_be_read_again(value: Any) -> None:
-    assert value == (write_result(value) if isinstance(value, str) else json.loads(write_result(value)))
+    assert value == (wire.write_result(value) if isinstance(value, str) else json.loads(wire.write_result(value)))
 
 
 @pytest.mark.parametrize(
@@ -386,7 +371,7 @@ def test_any_json_result_can_be_read_again(value: Any) -> None:
 )
 def test_a_result_that_json_cannot_say_is_named_by_its_type_with_what_to_return(result: object, reason: str) -> None:
     with pytest.raises(ToolError, match=rf"JSON \(.*{reason}.*\): its code has to return a text") as caught:
-        write_result(result)
+        wire.write_result(result)
     assert caught.value.type == "invalid-result"
 
 
@@ -394,12 +379,12 @@ def test_a_result_that_holds_itself_is_told() -> None:
     endless: list[Any] = []
     endless.append(endless)
     with pytest.raises(ToolError, match="result cannot be written as JSON"):
-        write_result(endless)
+        wire.write_result(endless)
 
 
 @given(st.text(max_size=300), st.integers(8, 400))
 def test_a_text_comes_together_again_and_every_part_fits(text: str, limit: int) -> None:
-    parts = list(split_text(text, len(text.encode(errors="replace")), limit))
+    parts = list(wire.split_text(text, len(text.encode(errors="replace")), limit))
     assert "".join(part for part, _ in parts) == text
     assert [more for _, more in parts] == [True] * (len(parts) - 1) + [False] * bool(parts)
     assert all(0 < len(part.encode()) <= max(4, limit // 8) for part, _ in parts)
@@ -407,42 +392,47 @@ def test_a_text_comes_together_again_and_every_part_fits(text: str, limit: int) 
 
 @pytest.mark.parametrize("letter", ["x", "ü", "😀", "\x01", '"'])
 def test_a_part_of_the_most_costly_letters_is_still_a_message(letter: str) -> None:
-    text = letter * MAX_MESSAGE_BYTES
-    for part, more in split_text(text, len(text.encode()), MAX_MESSAGE_BYTES):
-        assert len(encode_reply(Reply(None, part, not more))) <= MAX_MESSAGE_BYTES
+    text = letter * wire.MAX_MESSAGE_BYTES
+    for part, more in wire.split_text(text, len(text.encode()), wire.MAX_MESSAGE_BYTES):
+        assert len(wire.encode_reply(wire.Reply(None, part, not more))) <= wire.MAX_MESSAGE_BYTES
 
 
 def test_the_largest_text_has_fewer_parts_than_a_receiver_keeps_ahead() -> None:
     size = 1 << 28
-    assert sum(1 for _ in split_text("x" * size, size, MAX_MESSAGE_BYTES)) <= MAX_PARTS
-    assert [len(part) for part, _ in split_text("x" * (PART_BYTES + 1), PART_BYTES + 1, MAX_MESSAGE_BYTES)] == [
-        PART_BYTES,
+    assert sum(1 for _ in wire.split_text("x" * size, size, wire.MAX_MESSAGE_BYTES)) <= wire.MAX_PARTS
+    assert [
+        len(part)
+        for part, _ in wire.split_text("x" * (wire.PART_BYTES + 1), wire.PART_BYTES + 1, wire.MAX_MESSAGE_BYTES)
+    ] == [
+        wire.PART_BYTES,
         1,
     ]
 
 
 @pytest.mark.parametrize(("value", "number"), [("0", 0), ("7", 7), ("007", 7), ("9" * 18, 10**18 - 1)])
 def test_a_property_that_is_a_whole_number(value: str, number: int) -> None:
-    assert whole_number({"remaining-ms": value}, "remaining-ms") == number
+    assert wire.whole_number({"remaining-ms": value}, "remaining-ms") == number
 
 
 @pytest.mark.parametrize("value", ["", "-1", "+1", "1.5", "1e3", " 1", "1 ", "x", "٣", "²", "9" * 19, "9" * 10_000])
 def test_a_property_that_is_none(value: str) -> None:
-    assert whole_number({"remaining-ms": value}, "remaining-ms") is None
+    assert wire.whole_number({"remaining-ms": value}, "remaining-ms") is None
 
 
 @pytest.mark.parametrize("value", [5, None, ["5"], b"5"])
 def test_a_property_of_another_type_is_none(value: Any) -> None:
-    assert whole_number({"remaining-ms": value}, "remaining-ms") is None
+    assert wire.whole_number({"remaining-ms": value}, "remaining-ms") is None
 
 
 def test_a_missing_property_is_none() -> None:
-    assert whole_number({}, "remaining-ms") is None
+    assert wire.whole_number({}, "remaining-ms") is None
 
 
-@pytest.mark.parametrize("value", [None, "", "order-17", "x" * MAX_PROPERTY_BYTES, "ü" * (MAX_PROPERTY_BYTES // 2)])
+@pytest.mark.parametrize(
+    "value", [None, "", "order-17", "x" * wire.MAX_PROPERTY_BYTES, "ü" * (wire.MAX_PROPERTY_BYTES // 2)]
+)
 def test_what_may_travel_as_a_property(value: str | None) -> None:
-    check_property(value, "idempotency_key")
+    wire.check_property(value, "idempotency_key")
 
 
 @pytest.mark.parametrize(
@@ -450,19 +440,19 @@ def test_what_may_travel_as_a_property(value: str | None) -> None:
     [
         (5, "must be a text, not int"),
         (b"key", "must be a text, not bytes"),
-        ("x" * (MAX_PROPERTY_BYTES + 1), "has 8,193 bytes, the limit is 8,192: give a shorter one"),
-        ("ü" * (MAX_PROPERTY_BYTES // 2 + 1), "has 8,194 bytes"),
+        ("x" * (wire.MAX_PROPERTY_BYTES + 1), "has 8,193 bytes, the limit is 8,192: give a shorter one"),
+        ("ü" * (wire.MAX_PROPERTY_BYTES // 2 + 1), "has 8,194 bytes"),
         ("\ud800", "has half of a surrogate pair in a text; write both halves, or the character"),
     ],
 )
 def test_what_may_not_is_told_by_its_name(value: object, problem: str) -> None:
     with pytest.raises(TypeError, match=f"^idempotency_key {problem}"):
-        check_property(value, "idempotency_key")
+        wire.check_property(value, "idempotency_key")
 
 
 @given(st.text())
 def test_no_property_makes_an_exception(value: str) -> None:
-    number = whole_number({"x": value}, "x")
+    number = wire.whole_number({"x": value}, "x")
     assert number is None or 0 <= number < 10**18
 
 

@@ -12,24 +12,9 @@ from typing import Any
 
 import pytest
 
+from dispatch.protocol import frames
 from dispatch.protocol.delivery import Cargo, PacketSender, Path, ReceiveWindow
-from dispatch.protocol.frames import (
-    ACK,
-    ACK_NOW,
-    CANCEL,
-    FRAME_BYTES,
-    PACKET_BYTES,
-    REPLY,
-    UNNUMBERED,
-    VERSION,
-    Ack,
-    Cancel,
-    Cont,
-    Packet,
-    Ping,
-    Reply,
-    decode_packet,
-)
+from dispatch.protocol.frames import Ack, Cancel, Cont, Reply
 from dispatch.protocol.settings import SessionStatistics, Settings
 
 NOW = 1_000.0
@@ -52,12 +37,12 @@ class Sender:
     def add(self, *sizes: int) -> None:
         """Queue replies of these sizes."""
         for stream, size in enumerate(sizes):
-            self.sender.queue.add((REPLY, stream, 0, bytes(size)), size)
+            self.sender.queue.add((frames.REPLY, stream, 0, bytes(size)), size)
 
-    def pack(self, now: float = NOW) -> list[Packet]:
+    def pack(self, now: float = NOW) -> list[frames.Packet]:
         packed = self.sender.pack(now, [])
         self.raw = [data for _, data in packed]
-        packets = [decode_packet(data) for data in self.raw]
+        packets = [frames.decode_packet(data) for data in self.raw]
         assert [index for index, _ in packed] == [packet.path for packet in packets]
         return packets
 
@@ -65,11 +50,11 @@ class Sender:
         self.sender.paths[path].record_ack(Ack(path, 0, list(ranges)), NOW + 0.01, self.sender.lost)
 
 
-def kinds(packet: Packet) -> list[str]:
+def kinds(packet: frames.Packet) -> list[str]:
     return [type(frame).__name__ for frame in packet.frames]
 
 
-def sizes(packets: list[Packet]) -> list[int]:
+def sizes(packets: list[frames.Packet]) -> list[int]:
     """Return the payload bytes of each packet."""
     return [
         sum(len(frame.piece if isinstance(frame, Cont) else frame.payload) for frame in each.frames) for each in packets
@@ -79,17 +64,17 @@ def sizes(packets: list[Packet]) -> list[int]:
 def test_everything_due_leaves_in_one_packet() -> None:
     sender = Sender()
     sender.add(10, 20, 30)
-    sender.sender.queue.control += [(CANCEL, 8), (CANCEL, 9)]
+    sender.sender.queue.control += [(frames.CANCEL, 8), (frames.CANCEL, 9)]
     sender.sender.load = 4
     (packet,) = sender.pack(NOW + 1.5)
     replies = [Reply(stream, 0, bytes(size)) for stream, size in enumerate((10, 20, 30))]
     assert packet.frames == [Cancel(8), Cancel(9), *replies]
     header = (packet.version, packet.to, packet.path, packet.number, packet.clock, packet.flags, packet.load)
-    assert header == (VERSION, 77, 0, 0, 1_500, 0, 4)
-    assert packet.data == 60 + 3 * FRAME_BYTES
+    assert header == (frames.VERSION, 77, 0, 0, 1_500, 0, 4)
+    assert packet.data == 60 + 3 * frames.FRAME_BYTES
     assert packet.window == SETTINGS.window
     assert sender.pack() == []
-    assert sender.sender.paths[0].in_flight == 60 + 5 * FRAME_BYTES + PACKET_BYTES
+    assert sender.sender.paths[0].in_flight == 60 + 5 * frames.FRAME_BYTES + frames.PACKET_BYTES
 
 
 def test_statistics() -> None:
@@ -102,7 +87,7 @@ def test_statistics() -> None:
     assert statistics.frames_sent == 4
     first = len(sender.raw[0])
     sender.add(10)
-    sender.sender.queue.control.append((CANCEL, 9))
+    sender.sender.queue.control.append((frames.CANCEL, 9))
     sender.pack()
     assert (statistics.packets_sent, statistics.frames_sent) == (2, 6)
     assert statistics.bytes_sent == first + len(sender.raw[0])
@@ -110,7 +95,10 @@ def test_statistics() -> None:
 
 def test_the_clock_is_in_milliseconds_since_the_start() -> None:
     sender: Any = Sender().sender
-    packets = [decode_packet(sender.encode(0, UNNUMBERED, NOW + seconds, 0, [])) for seconds in (0.0, 0.0015, 2.0)]
+    packets = [
+        frames.decode_packet(sender.encode(0, frames.UNNUMBERED, NOW + seconds, 0, []))
+        for seconds in (0.0, 0.0015, 2.0)
+    ]
     assert [packet.clock for packet in packets] == [0, 1, 2_000]
 
 
@@ -126,20 +114,20 @@ def test_lost_frames_leave_before_fresh_ones_and_are_not_counted_again() -> None
     sender = Sender()
     sender.add(100)
     sender.pack()
-    sender.sender.queue.control.append((CANCEL, 1))
+    sender.sender.queue.control.append((frames.CANCEL, 1))
     sender.pack()
     sender.ack(0, 1, 1)
     sender.sender.data_limit = 0
     sender.add(50)
     (packet,) = sender.pack()
     assert sizes([packet]) == [100]
-    assert (packet.number, packet.data) == (2, 100 + FRAME_BYTES)
+    assert (packet.number, packet.data) == (2, 100 + frames.FRAME_BYTES)
 
 
 def test_a_lost_cargo_that_was_delivered_meanwhile_is_not_sent() -> None:
     sender = Sender()
     for is_delivered in (True, False, True):
-        cargo = Cargo([(CANCEL, int(is_delivered))], 10)
+        cargo = Cargo([(frames.CANCEL, int(is_delivered))], 10)
         cargo.is_delivered = is_delivered
         sender.sender.lost.append(cargo)
     assert [packet.frames for packet in sender.pack()] == [[Cancel(0)]]
@@ -148,7 +136,7 @@ def test_a_lost_cargo_that_was_delivered_meanwhile_is_not_sent() -> None:
 
 def test_a_packet_full_of_small_frames_has_no_fragment() -> None:
     sender = Sender()
-    sender.add(*[1_000 - FRAME_BYTES] * 5, 2_000)
+    sender.add(*[1_000 - frames.FRAME_BYTES] * 5, 2_000)
     first, second = sender.pack()
     assert (kinds(first), kinds(second)) == (["Reply"] * 5, ["Cont"])
 
@@ -202,16 +190,18 @@ def test_a_probe_repeats_the_oldest_packet_whatever_the_window_allows() -> None:
     sender.add(*[900] * 15)
     first = sender.pack()[0]
     sender.sender.probing.append(sender.sender.paths[0])
-    packed = sender.sender.pack(NOW, [(CANCEL, 5)])
-    probes = [decode_packet(data) for _, data in packed]
+    packed = sender.sender.pack(NOW, [(frames.CANCEL, 5)])
+    probes = [frames.decode_packet(data) for _, data in packed]
     assert [packet.frames for packet in probes] == [[Cancel(5), *first.frames]] * 2
-    assert [(packet.number, packet.flags) for packet in probes] == [(3, ACK_NOW), (4, ACK_NOW)]
+    assert [(packet.number, packet.flags) for packet in probes] == [(3, frames.ACK_NOW), (4, frames.ACK_NOW)]
     assert sender.statistics.probes == 2
     assert sender.sender.paths[0].probes == 1
     assert sender.pack() == []
 
 
-@pytest.mark.parametrize(("probe_bytes", "repeated"), [(2_500 + FRAME_BYTES, True), (2_499 + FRAME_BYTES, False)])
+@pytest.mark.parametrize(
+    ("probe_bytes", "repeated"), [(2_500 + frames.FRAME_BYTES, True), (2_499 + frames.FRAME_BYTES, False)]
+)
 def test_a_probe_of_a_large_packet_is_a_ping_whose_acknowledgement_shows_the_loss(
     probe_bytes: int, repeated: bool
 ) -> None:
@@ -220,7 +210,7 @@ def test_a_probe_of_a_large_packet_is_a_ping_whose_acknowledgement_shows_the_los
     (large,) = sender.pack()
     sender.sender.request_probe()
     probes = sender.pack(NOW + 1.0)
-    assert [packet.frames for packet in probes] == [large.frames if repeated else [Ping()]] * 2
+    assert [packet.frames for packet in probes] == [large.frames if repeated else [frames.Ping()]] * 2
     sender.ack(0, 1, 2)
     resent = sender.pack(NOW + 1.1)
     assert [packet.frames for packet in resent] == ([] if repeated else [large.frames])
@@ -231,8 +221,8 @@ def test_a_probe_without_a_packet_in_flight_is_a_ping() -> None:
     sender.sender.request_probe()
     sender.sender.request_probe()
     packets = sender.pack(NOW + 5.0)
-    assert [packet.frames for packet in packets] == [[Ping()], [Ping()]]
-    assert sender.sender.paths[0].in_flight == 2 * (FRAME_BYTES + PACKET_BYTES)
+    assert [packet.frames for packet in packets] == [[frames.Ping()], [frames.Ping()]]
+    assert sender.sender.paths[0].in_flight == 2 * (frames.FRAME_BYTES + frames.PACKET_BYTES)
     assert sender.sender.paths[0].probe_at > NOW + 5.0
     sender.sender.request_probe()
     sender.pack(NOW + 6.0)
@@ -282,7 +272,7 @@ def test_sessions_that_share_the_window_use_one_path_for_large_payloads_with_the
     sender.add(2_500, 10_000)
     packets = sender.pack()
     assert {packet.path for packet in packets} == {1 + 77 % 3}
-    assert 5_000 < sender.sender.paths[1 + 77 % 3].in_flight <= 6_000 + FRAME_BYTES
+    assert 5_000 < sender.sender.paths[1 + 77 % 3].in_flight <= 6_000 + frames.FRAME_BYTES
     sender.ack(1 + 77 % 3, 0, packets[-1].number)
     assert {packet.path for packet in sender.pack()} == {1 + 77 % 3}
 
@@ -292,7 +282,7 @@ def test_one_path_never_has_more_than_the_whole_window_in_divided_parts() -> Non
     sender.sender.set_peer_window(SETTINGS.window - 1)
     sender.add(30_000)
     sender.pack()
-    assert SETTINGS.window - 1_500 < sender.sender.paths[1 + 77 % 3].in_flight <= SETTINGS.window + FRAME_BYTES
+    assert SETTINGS.window - 1_500 < sender.sender.paths[1 + 77 % 3].in_flight <= SETTINGS.window + frames.FRAME_BYTES
 
 
 def test_small_frames_have_the_plain_share_on_the_first_path() -> None:
@@ -316,7 +306,7 @@ def test_control_frames_leave_with_a_fragment_while_the_first_path_is_full() -> 
     sender.add(*[900] * 15)
     sender.pack()
     sender.add(2_000)
-    sender.sender.queue.control.append((CANCEL, 1))
+    sender.sender.queue.control.append((frames.CANCEL, 1))
     (packet,) = sender.pack()
     assert (packet.path, kinds(packet)) == (1, ["Cancel", "Cont"])
 
@@ -334,8 +324,8 @@ def test_small_frames_use_other_paths_while_the_first_is_full_and_no_large_paylo
 
 def test_lost_fragments_are_sent_again_on_a_path_for_large_payloads() -> None:
     sender = Sender(paths=2)
-    sender.sender.lost.append(Cargo([(CANCEL, 1)], SETTINGS.packet_bytes + 1))
-    sender.sender.lost.append(Cargo([(CANCEL, 2)], SETTINGS.packet_bytes))
+    sender.sender.lost.append(Cargo([(frames.CANCEL, 1)], SETTINGS.packet_bytes + 1))
+    sender.sender.lost.append(Cargo([(frames.CANCEL, 2)], SETTINGS.packet_bytes))
     assert [(packet.path, packet.frames) for packet in sender.pack()] == [(1, [Cancel(1)]), (0, [Cancel(2)])]
 
 
@@ -353,7 +343,7 @@ def test_a_whole_window_ends_with_a_packet_of_any_size() -> None:
 
 def test_a_window_that_is_exactly_full_has_no_room() -> None:
     sender = Sender(Settings(window=10_000, large_bytes=20_000))
-    sender.add(10_000 - FRAME_BYTES - PACKET_BYTES)
+    sender.add(10_000 - frames.FRAME_BYTES - frames.PACKET_BYTES)
     sender.pack()
     assert sender.sender.paths[0].in_flight == 10_000
     sender.add(10)
@@ -370,12 +360,12 @@ def test_an_acknowledgement_is_asked_for_from_half_the_window_on() -> None:
     sender = Sender()
     flags = []
     for _ in range(4):
-        sender.add(1_000 - FRAME_BYTES + 250)
+        sender.add(1_000 - frames.FRAME_BYTES + 250)
         flags += [packet.flags for packet in sender.pack()]
-    assert flags == [0, 0, 0, ACK_NOW]
+    assert flags == [0, 0, 0, frames.ACK_NOW]
     sender = Sender()
-    sender.add(*[5_000 // 10 - FRAME_BYTES] * 9, 5_000 // 10 - FRAME_BYTES - PACKET_BYTES)
-    assert sender.pack()[0].flags == ACK_NOW, "exactly half"
+    sender.add(*[5_000 // 10 - frames.FRAME_BYTES] * 9, 5_000 // 10 - frames.FRAME_BYTES - frames.PACKET_BYTES)
+    assert sender.pack()[0].flags == frames.ACK_NOW, "exactly half"
 
 
 def test_a_smaller_window_is_told_at_once_and_once() -> None:
@@ -396,19 +386,19 @@ def test_a_smaller_window_is_told_at_once_and_once() -> None:
 def test_a_small_frame_above_a_divided_window_travels_in_fragments(excess: int, kind: str) -> None:
     sender = Sender(Settings(window=10_000, large_bytes=5_000))
     sender.sender.set_peer_window(4_000)
-    sender.add(4_000 - PACKET_BYTES - FRAME_BYTES + excess)
+    sender.add(4_000 - frames.PACKET_BYTES - frames.FRAME_BYTES + excess)
     assert kinds(sender.pack()[0]) == [kind]
-    assert sender.sender.paths[0].in_flight <= 4_000 + FRAME_BYTES
+    assert sender.sender.paths[0].in_flight <= 4_000 + frames.FRAME_BYTES
 
 
 @pytest.mark.parametrize(("room", "packets"), [(1_023, 0), (1_024, 1)])
 def test_a_divided_window_is_used_down_to_1024_bytes(room: int, packets: int) -> None:
     sender = Sender()
     sender.sender.set_peer_window(4_000)
-    first = 4_000 - 2 * PACKET_BYTES - room
-    sender.add(*[500 - FRAME_BYTES] * (first // 500), first % 500 - FRAME_BYTES)
+    first = 4_000 - 2 * frames.PACKET_BYTES - room
+    sender.add(*[500 - frames.FRAME_BYTES] * (first // 500), first % 500 - frames.FRAME_BYTES)
     sender.pack()
-    assert sender.sender.paths[0].in_flight + PACKET_BYTES + room == 4_000
+    assert sender.sender.paths[0].in_flight + frames.PACKET_BYTES + room == 4_000
     sender.add(10)
     assert len(sender.pack()) == packets
 
@@ -424,7 +414,7 @@ def test_a_divided_window_is_kept_to(window: int) -> None:
         packets = sender.pack()
         sent += sum(sizes(packets))
         # The last fragment has at least 512 bytes.
-        assert sender.sender.paths[0].in_flight <= window + 512 + 2 * FRAME_BYTES
+        assert sender.sender.paths[0].in_flight <= window + 512 + 2 * frames.FRAME_BYTES
         for packet in packets:
             sender.ack(0, packet.number, packet.number)
         if not packets:
@@ -445,10 +435,10 @@ def test_a_remainder_of_a_divided_window_is_not_used_for_tiny_packets() -> None:
     sender.sender.set_peer_window(2_400)
     sender.add(500)
     sender.pack()
-    assert 2_400 - sender.sender.paths[0].in_flight - PACKET_BYTES > 1_024
+    assert 2_400 - sender.sender.paths[0].in_flight - frames.PACKET_BYTES > 1_024
     sender.add(300)
     sender.pack()
-    assert 0 < 2_400 - sender.sender.paths[0].in_flight - PACKET_BYTES < 1_024
+    assert 0 < 2_400 - sender.sender.paths[0].in_flight - frames.PACKET_BYTES < 1_024
     sender.add(10)
     assert sender.pack() == []
     sender.ack(0, 0, 1)
@@ -458,12 +448,12 @@ def test_a_remainder_of_a_divided_window_is_not_used_for_tiny_packets() -> None:
 # -- the peer's memory ------------------------------------------------------------------------------------------------
 def test_the_peers_memory_stops_payloads_but_not_control_frames() -> None:
     sender = Sender()
-    sender.sender.data_limit = 100 + FRAME_BYTES
+    sender.sender.data_limit = 100 + frames.FRAME_BYTES
     sender.add(100)
     assert len(sender.pack()) == 1
     sender.add(10, 5_000)
     assert sender.pack() == []
-    sender.sender.queue.control.append((CANCEL, 1))
+    sender.sender.queue.control.append((frames.CANCEL, 1))
     (packet,) = sender.pack()
     assert packet.frames == [Cancel(1)]
     sender.sender.data_limit = 10_000
@@ -472,7 +462,7 @@ def test_the_peers_memory_stops_payloads_but_not_control_frames() -> None:
 
 def test_no_payload_leaves_before_the_peer_has_allowed_bytes() -> None:
     sender = PacketSender(SETTINGS, ReceiveWindow(SETTINGS), SessionStatistics(), NOW)
-    sender.queue.add((REPLY, 0, 0, b""), 0)
+    sender.queue.add((frames.REPLY, 0, 0, b""), 0)
     assert sender.pack(NOW, []) == []
 
 
@@ -486,7 +476,7 @@ class PathSender:
 
     def __init__(self, count: int = 0, interval: float = 0.0) -> None:
         self.path = Path(0, SETTINGS_PATH)
-        self.cargoes = [Cargo([(CANCEL, number)], 100) for number in range(count)]
+        self.cargoes = [Cargo([(frames.CANCEL, number)], 100) for number in range(count)]
         for number, cargo in enumerate(self.cargoes):
             assert self.path.record_sent(cargo, 400, [], 100.0 + number * interval) == number
         self.lost: deque[Cargo] = deque()
@@ -700,7 +690,7 @@ def test_the_acknowledgement_frame() -> None:
     path.received.add(4)
     path.largest_at, path.ack_at = 100.0, 100.002
     kind, index, delay_us, ranges = path.pop_ack(100.0015)
-    assert (kind, index, ranges) == (ACK, 2, [4, 4, 0, 0])
+    assert (kind, index, ranges) == (frames.ACK, 2, [4, 4, 0, 0])
     assert delay_us in (1_499, 1_500)
     assert path.ack_at == math.inf
 

@@ -20,19 +20,6 @@ from dispatch.transports.errors import unreachable
 from dispatch.transports.pulsar import supervisor
 from dispatch.transports.pulsar.client import DEAF, OPERATION_TIMEOUT_S
 from dispatch.transports.pulsar.handshake import HEAD_START_S, TIMEOUT_S
-from dispatch.transports.pulsar.supervisor import (
-    DEAF_AFTER,
-    FIRST_RETRY_S,
-    GRACE_S,
-    HUNG_S,
-    LAST_RETRY_S,
-    OPEN_S,
-    POLL_S,
-    PROBE_TIMEOUT_S,
-    RELINK_PAUSE_S,
-    SILENT_S,
-    ReopenBackoff,
-)
 from dispatch.transports.pulsar.transport import PulsarTransport
 from tests.helpers.clock import advance, idle, start_task, virtual_loop
 from tests.helpers.fake_pulsar import (
@@ -68,7 +55,7 @@ async def test_a_topic_that_moves_is_left_to_pulsar_client(broker: FakeBroker, f
         moving, _ = await transport.publisher(TOPIC), await transport.publisher(OTHER)
         raw = broker.producer(TOPIC)
         raw.closed = True
-        await advance(GRACE_S - POLL_S)
+        await advance(supervisor.GRACE_S - supervisor.POLL_S)
         assert transport.connected
         raw.closed = False
         await advance(10)
@@ -92,7 +79,7 @@ async def test_a_topic_that_is_lost_alone_is_opened_again_without_the_others(bro
         assert broker.openings == [OTHER, TOPIC, TOPIC]
         assert (len(broker.links), transport.reconnects, transport.connected) == (1, 0, True)
         broker.consumer().deliver("one")
-        await advance(POLL_S)
+        await advance(supervisor.POLL_S)
         assert got == ["one"]
         send(fine, Failures(), "a1")
         broker.producer(OTHER).receipts()
@@ -209,7 +196,7 @@ async def test_a_broker_that_hangs_is_out_of_reach_until_it_answers(broker: Fake
         before = now()
         send(publisher, failures, "a1")
         broker.handshake = unreachable(URL)
-        await advance(SILENT_S + 2 * POLL_S)
+        await advance(supervisor.SILENT_S + 2 * supervisor.POLL_S)
         assert not transport.connected
         assert transport.was_disconnected_since(before)
         asked = now()
@@ -240,7 +227,7 @@ async def test_topics_of_a_broker_that_hangs_are_closed_without_waiting_for_it(b
         publisher = await transport.publisher(TOPIC)
         send(publisher, Failures(), "a1")
         broker.handshake = unreachable(URL)
-        await advance(SILENT_S + 2 * POLL_S)
+        await advance(supervisor.SILENT_S + 2 * supervisor.POLL_S)
         assert not transport.connected
         raw = broker.consumer(OTHER), broker.producer(TOPIC)
         for each in raw:
@@ -263,10 +250,10 @@ async def test_a_broker_that_hangs_is_not_back_because_a_publish_has_failed(brok
     async with publishing() as (transport, publisher):
         send(publisher, failures, "a1")
         broker.handshake = unreachable(URL)
-        await advance(SILENT_S + 2 * POLL_S)
+        await advance(supervisor.SILENT_S + 2 * supervisor.POLL_S)
         broker.producer().sent[0].fails("Timeout")
         for _ in range(20):
-            await advance(POLL_S)
+            await advance(supervisor.POLL_S)
             assert not transport.connected
         broker.handshake = None
         await advance(SEEN_S)
@@ -282,7 +269,7 @@ async def test_a_broker_that_answers_is_not_out_of_reach_because_a_receipt_is_la
         assert transport.connected
         assert 5 <= broker.handshakes <= 20, "asked once for each time that the receipt is late"
         broker.producer().receipts()
-        await advance(POLL_S)
+        await advance(supervisor.POLL_S)
         asked = broker.handshakes
         await advance(10)
         assert broker.handshakes == asked
@@ -296,7 +283,7 @@ async def test_a_call_waits_for_a_connection_that_is_back_at_once(broker: FakeBr
         await broker.lose()
         asked = now()
         assert not await transport.await_connection(asked + 0.1), "not beyond the deadline"
-        assert now() - asked <= 0.1 + POLL_S
+        assert now() - asked <= 0.1 + supervisor.POLL_S
         waiting = asyncio.create_task(transport.await_connection(now() + 30))
         broker.up = True
         assert await waiting
@@ -363,7 +350,7 @@ async def test_the_client_gets_the_broker_that_replies(cluster: Cluster) -> None
     cluster.away.add(A)
     before = now()
     async with cluster.connected():
-        assert now() - before < PROBE_TIMEOUT_S
+        assert now() - before < supervisor.PROBE_TIMEOUT_S
     assert cluster.clients == [B]
 
 
@@ -383,7 +370,9 @@ async def test_a_broker_of_a_list_that_hangs_is_given_up_for_another(cluster: Cl
         publisher = await transport.publisher(TOPIC)
         send(publisher, failures, "a1")
         cluster.away.add(A)
-        await advance(SILENT_S + PROBE_TIMEOUT_S + GRACE_S + HEAD_START_S + 4 * POLL_S)
+        await advance(
+            supervisor.SILENT_S + supervisor.PROBE_TIMEOUT_S + supervisor.GRACE_S + HEAD_START_S + 4 * supervisor.POLL_S
+        )
         assert transport.connected
         assert failures.types == [("a1", "connection-lost", True)]
     assert cluster.clients == [A, B]
@@ -398,7 +387,7 @@ async def test_topics_on_other_brokers_stay_connected_when_that_of_the_client_is
         cluster.broker.refusals[TOPIC] = unreachable(URL)
         with pytest.raises(TransportError):
             await transport.publisher(TOPIC)
-        await advance(PROBE_TIMEOUT_S + 2 * POLL_S + HEAD_START_S)
+        await advance(supervisor.PROBE_TIMEOUT_S + 2 * supervisor.POLL_S + HEAD_START_S)
         await transport.publisher(TOPIC)
         assert (transport.connected, transport.reconnects, stays.closed, former.closed) == (True, 0, False, False)
         stays.closed = True
@@ -414,7 +403,7 @@ async def test_a_lost_topic_shows_that_the_broker_of_the_client_is_gone(cluster:
         await transport.publisher(OTHER)
         cluster.away.add(A)
         cluster.broker.producer(TOPIC).closed = True
-        await advance(2 * POLL_S + PROBE_TIMEOUT_S + HEAD_START_S)
+        await advance(2 * supervisor.POLL_S + supervisor.PROBE_TIMEOUT_S + HEAD_START_S)
         assert cluster.clients == [A, B]
         await advance(REPLACED_S)
         opened = [[(each.topic, each.closed) for each in link.producers] for link in cluster.broker.links]
@@ -433,7 +422,7 @@ async def test_topics_are_opened_again_when_the_owner_of_one_hangs(cluster: Clus
             elif not cluster.broker.producer(TOPIC).sent:
                 send(stuck, Failures(), "a1")
             cluster.broker.producer(OTHER).receipts()
-            await advance(POLL_S)
+            await advance(supervisor.POLL_S)
         assert transport.connected
     assert cluster.clients == [A, A]
 
@@ -449,10 +438,10 @@ async def test_topics_are_opened_again_when_the_owner_of_a_subscription_hangs(
         await transport.publisher(OTHER)
         cluster.away.add(hangs)
         cluster.broker.hung.add(TOPIC)
-        await advance(HUNG_S + TIMEOUT_S + HEAD_START_S + 4 * POLL_S)
+        await advance(supervisor.HUNG_S + TIMEOUT_S + HEAD_START_S + 4 * supervisor.POLL_S)
         cluster.broker.hung.clear()
         cluster.broker.consumer().deliver("one")
-        await advance(POLL_S)
+        await advance(supervisor.POLL_S)
         assert transport.connected
     assert (cluster.clients, got) == (clients, ["one"])
 
@@ -474,12 +463,12 @@ async def test_a_subscription_that_is_never_replied_to_is_opened_again_though_al
         await transport.publisher(OTHER)
         first = cluster.broker.consumer()
         cluster.broker.hung.add(TOPIC)
-        await advance((DEAF_AFTER + 1) * OPERATION_TIMEOUT_S)
+        await advance((supervisor.DEAF_AFTER + 1) * OPERATION_TIMEOUT_S)
         cluster.broker.hung.clear()
         await advance(2)
         assert cluster.broker.consumer() is not first
         cluster.broker.consumer().deliver("one")
-        await advance(POLL_S)
+        await advance(supervisor.POLL_S)
     assert (cluster.clients, got) == ([A], ["one"])
     assert f"{TOPIC}: {DEAF}" in [record.getMessage() for record in caplog.records]
 
@@ -489,7 +478,7 @@ async def test_the_owners_of_many_idle_subscriptions_are_asked_in_turn(cluster: 
     async with cluster.connected() as transport:
         for topic in topics:
             await transport.subscribe(topic, lambda _: None, mode=Mode.SHARED, name="work")
-        await advance(2 * len(topics) * POLL_S + POLL_S / 2)
+        await advance(2 * len(topics) * supervisor.POLL_S + supervisor.POLL_S / 2)
         questions = Counter(cluster.broker.questions)
     assert questions == dict.fromkeys(topics, 2)
 
@@ -504,14 +493,14 @@ async def test_a_topic_without_receipts_counts_as_lost_while_others_have_them(
         for _ in range(4):
             fine.send_packet(b"b")
             broker.producer(OTHER).receipts()
-            await advance(SILENT_S / 4)
+            await advance(supervisor.SILENT_S / 4)
             if is_in_time:
                 broker.producer(TOPIC).receipts()
         assert transport.was_disconnected_since(now(), [TOPIC]) is not is_in_time
         assert not transport.was_disconnected_since(now(), [OTHER])
-        await advance(POLL_S)
+        await advance(supervisor.POLL_S)
         broker.producer(TOPIC).receipts()
-        await advance(PEER_BACK_S - 2 * POLL_S)
+        await advance(PEER_BACK_S - 2 * supervisor.POLL_S)
         assert transport.was_disconnected_since(now() - PEER_BACK_S, [TOPIC]) is not is_in_time
 
 
@@ -535,7 +524,7 @@ async def test_a_silent_peer_is_excused_while_the_owner_of_the_own_topic_hangs(b
         if hangs:
             broker.hung.add(TOPIC)
         assert not transport.was_disconnected_since(now(), [TOPIC])
-        await advance(SILENT_S)
+        await advance(supervisor.SILENT_S)
         assert transport.was_disconnected_since(now(), [TOPIC]) is hangs
         broker.hung.clear()
         await advance(10)
@@ -568,7 +557,7 @@ async def test_a_connection_is_supervised_after_an_error_of_any_kind(
         await transport.publisher(TOPIC)
         with monkeypatch.context() as failing:
             failing.setattr(broker.producer(), "is_connected", fail)
-            await advance(3 * POLL_S)
+            await advance(3 * supervisor.POLL_S)
         await broker.replace()
         assert (transport.connected, transport.reconnects) == (True, 1)
     assert [record.message for record in caplog.records if record.exc_info] == [
@@ -606,7 +595,7 @@ async def test_a_topic_is_opened_again_while_its_broker_is_busy(broker: FakeBrok
         with pytest.raises(TransportError, match=r"replies, but has not opened a topic in 15 s") as refused:
             await transport.publisher(OTHER)
         assert (refused.value.type, refused.value.may_have_run) == ("unreachable", False)
-        assert now() - began <= OPEN_S
+        assert now() - began <= supervisor.OPEN_S
 
 
 async def test_a_topic_of_a_broker_that_does_not_reply_fails_at_once(broker: FakeBroker) -> None:
@@ -641,7 +630,7 @@ async def test_a_subscription_that_the_broker_has_lost_while_topics_moved_is_ope
         assert (lost.closed, broker.consumer(REPLIES).closed) == (True, False)
         assert broker.openings == [OTHER, TOPIC, REPLIES, TOPIC]
         broker.consumer().deliver("one")
-        await advance(POLL_S)
+        await advance(supervisor.POLL_S)
         assert got == ["one"]
         assert [each for each in caplog.messages if "delivers nothing" in each] == [
             f"{TOPIC}: the broker delivers nothing to the subscription; it is opened again"
@@ -666,7 +655,7 @@ ERROR = TransportError("no-such-namespace", "None.", may_have_run=False)
 
 
 def test_it_is_tried_again_ever_less_often() -> None:
-    aside: ReopenBackoff[str] = ReopenBackoff()
+    aside: supervisor.ReopenBackoff[str] = supervisor.ReopenBackoff()
     now, tries = 0.0, []
     assert aside.record_failure("topic", ERROR, now)
     while now < 200:
@@ -675,12 +664,12 @@ def test_it_is_tried_again_ever_less_often() -> None:
             tries.append(now)
             assert not aside.record_failure("topic", ERROR, now)
     gaps = [later - sooner for sooner, later in zip([0.0, *tries], tries, strict=False)]
-    assert gaps[:4] == [FIRST_RETRY_S, 1.0, 2.0, 4.0]
-    assert gaps[-1] == LAST_RETRY_S
+    assert gaps[:4] == [supervisor.FIRST_RETRY_S, 1.0, 2.0, 4.0]
+    assert gaps[-1] == supervisor.LAST_RETRY_S
 
 
 def test_what_is_open_again_begins_anew() -> None:
-    aside: ReopenBackoff[str] = ReopenBackoff()
+    aside: supervisor.ReopenBackoff[str] = supervisor.ReopenBackoff()
     assert not aside.forget("topic")
     for _ in range(5):
         aside.record_failure("topic", ERROR, 0.0)
@@ -689,22 +678,22 @@ def test_what_is_open_again_begins_anew() -> None:
     assert aside.forget("topic")
     assert (len(aside), aside.error("topic", 0.0)) == (0, None)
     assert aside.record_failure("topic", ERROR, 10.0)
-    assert aside.due(10.0 + FIRST_RETRY_S) == ["topic"]
+    assert aside.due(10.0 + supervisor.FIRST_RETRY_S) == ["topic"]
 
 
 def test_a_broker_that_gives_no_answer_is_asked_again_soon_however_often() -> None:
-    aside: ReopenBackoff[str] = ReopenBackoff()
+    aside: supervisor.ReopenBackoff[str] = supervisor.ReopenBackoff()
     for now in range(0, 100, 5):  # a try takes pulsar-client's 5 s
         aside.record_failure("topic", unreachable("pulsar://broker"), float(now))
-        assert aside.due(now + FIRST_RETRY_S) == ["topic"]
+        assert aside.due(now + supervisor.FIRST_RETRY_S) == ["topic"]
 
 
 def test_a_failed_broker_has_time_to_be_taken_over() -> None:
     error = TransportError("unauthorized", "The broker refused.", may_have_run=False)
-    aside: ReopenBackoff[str] = ReopenBackoff(transient=("unauthorized",))
+    aside: supervisor.ReopenBackoff[str] = supervisor.ReopenBackoff(transient=("unauthorized",))
     aside.record_failure("topic", error, 0.0)
     aside.record_failure("topic", error, 1.0)
-    assert aside.due(1.0 + FIRST_RETRY_S) == ["topic"]
+    assert aside.due(1.0 + supervisor.FIRST_RETRY_S) == ["topic"]
     assert aside.error("topic", RECONNECT_WAIT_S - 1) is None
     assert aside.error("topic", RECONNECT_WAIT_S) is error
 
@@ -985,9 +974,11 @@ async def test_when_nothing_can_be_opened_the_connection_is_down(
         broker.restarts()
         await advance(REPLACED_S + 5)
         assert not transport.connected
-        assert len(broker.links) <= 2 + 5 / (RELINK_PAUSE_S + POLL_S), "a new one each half second"
+        assert len(broker.links) <= 2 + 5 / (supervisor.RELINK_PAUSE_S + supervisor.POLL_S), (
+            "a new one each half second"
+        )
         assert "retrying in the background" not in caplog.text
         broker.always_refused.clear()
-        await advance(RELINK_PAUSE_S + SEEN_S)
+        await advance(supervisor.RELINK_PAUSE_S + SEEN_S)
         assert transport.connected
         assert all(raw.is_connected() for raw in (broker.producer(TOPIC), broker.consumer(OTHER)))
