@@ -12,21 +12,11 @@ from typing import Annotated, Final
 
 import msgspec
 
+from dispatch import documents
 from dispatch._internal import cancel_and_wait
 from dispatch.catalog.activation import Activator
 from dispatch.catalog.merge import Merger, on_change_of
 from dispatch.catalog.sources import Source
-from dispatch.documents import (
-    POLL_S,
-    DocumentError,
-    FileWatch,
-    find_write_fix,
-    lock_folder,
-    parse_typed,
-    read_regular_file,
-    replace_file,
-    sign_file,
-)
 
 Fingerprints = Mapping[str, frozenset[str]]
 """Approved fingerprints by ``tool/NAME`` and ``tool-service/ID``."""
@@ -69,12 +59,12 @@ class Approvals:
             ApprovalsError: it cannot be read.
         """
         try:
-            return read_regular_file(self.path, MAX_BYTES, _RESTORE)[0]
+            return documents.read_regular_file(self.path, MAX_BYTES, _RESTORE)[0]
         except FileNotFoundError:
             return b'{"approved": {}}'
         except OSError as error:
             raise self._error(f"cannot be read: {error.strerror or error}", "make it readable for this user") from None
-        except DocumentError as error:
+        except documents.DocumentError as error:
             raise self._error(f"cannot be read: {error}", _RESTORE) from None
 
     def parse(self, content: bytes) -> Fingerprints:
@@ -84,8 +74,8 @@ class Approvals:
             ApprovalsError: it is not such a file.
         """
         try:
-            return parse_typed(content, "", _Document).approved
-        except DocumentError as error:
+            return documents.parse_typed(content, "", _Document).approved
+        except documents.DocumentError as error:
             raise self._error(f"is not a file of approvals: {error}", _RESTORE) from None
 
     def add(self, approved: Fingerprints) -> Fingerprints:
@@ -96,21 +86,22 @@ class Approvals:
             ApprovalsError: the file cannot be read or written.
         """
         try:
-            with lock_folder(self.path.parent):  # a dispatcher and `dispatch tools approve` may write at the same time
+            # A dispatcher and `dispatch tools approve` may write at the same time.
+            with documents.lock_folder(self.path.parent):
                 known = {**self.load(), **approved}
                 self._write(known)
         except OSError as error:
-            fix = find_write_fix(error, "make its folder writable")
+            fix = documents.find_write_fix(error, "make its folder writable")
             raise self._error(f"cannot be written: {error.strerror or error}", fix) from None
         return known
 
     def _write(self, known: Fingerprints) -> None:
         text = json.dumps({"approved": {key: sorted(known[key]) for key in sorted(known)}}, indent=1) + "\n"
-        replace_file(self.path, text, 0o600)
+        documents.replace_file(self.path, text, 0o600)
 
     def modified(self) -> tuple[int, ...]:
         """Return a value that changes when the file is replaced or written; zeros if there is none."""
-        return sign_file(self.path) or (0, 0, 0)
+        return documents.sign_file(self.path) or (0, 0, 0)
 
     def _error(self, problem: str, fix: str) -> ApprovalsError:
         return ApprovalsError(f"The file of approved definitions {self.path} {problem}. Fix: {fix}.")
@@ -146,7 +137,7 @@ class ApprovalWatcher:
     def __init__(self, approvals: Approvals, activator: Activator) -> None:
         self._approvals = approvals
         self._activator = activator
-        self._file = FileWatch(
+        self._file = documents.FileWatch(
             approvals.path, lambda _path: approvals.read(), approvals.parse, lambda _: None, "approvals", logger
         )
         self._first_seen: Fingerprints = {}
@@ -186,7 +177,7 @@ class ApprovalWatcher:
                 if str(error) != problem:
                     logger.warning("%s The definitions in force stay.", error)
                 problem = str(error)
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(documents.POLL_S)
 
     async def _apply(self, approved: Mapping[str, frozenset[str]]) -> None:
         def apply(merger: Merger) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final, Unpack
 
 from dispatch._internal import ErrorBoundary, Randomness, cancel_and_wait, check_instance, yield_to_others
+from dispatch.catalog import merge
 from dispatch.catalog.activation import (
     FIRST_RETRY_S,
     Activator,
@@ -25,21 +26,6 @@ from dispatch.catalog.approvals import Approvals, ApprovalWatcher, check_approva
 from dispatch.catalog.catalog import Catalog, ListConditions
 from dispatch.catalog.descriptors import CatalogError, ToolDescriptor
 from dispatch.catalog.items import Item
-from dispatch.catalog.merge import (
-    PUT,
-    CatalogLike,
-    FindConflicts,
-    FixedCatalog,
-    Merged,
-    Merger,
-    OtherTool,
-    SourceReport,
-    check_items,
-    check_source,
-    list_sources,
-    on_change_of,
-    sources_in,
-)
 from dispatch.catalog.sources import Source, SourceGroup, SourceState, SourceStatus
 from dispatch.documents import Problem
 from dispatch.policy import Policy
@@ -71,7 +57,7 @@ class Registry:
 
     def __init__(
         self,
-        catalog: CatalogLike | None,
+        catalog: merge.CatalogLike | None,
         policy: Policy,
         target: CatalogTarget,
         approvals: Approvals | None = None,
@@ -88,16 +74,16 @@ class Registry:
         self._approval_watcher: ApprovalWatcher | None = None
         self._changing = asyncio.Lock()
         """Held while the list of sources changes."""
-        merger = Merger(policy)
-        merger.add_source(PUT)
+        merger = merge.Merger(policy)
+        merger.add_source(merge.PUT)
         if approvals is not None:
             merger.approved = approvals.load()
-        sources = list_sources(catalog)
+        sources = merge.list_sources(catalog)
         for source in sources:
             self._add_to(merger, source)
             self._followers[source.id] = self._follower_of(source)
         found = {source.id: source.load() for source in sources if hasattr(source, "load")}
-        known = {source.id for source in sources if isinstance(source, FixedCatalog)}.union(found)
+        known = {source.id for source in sources if isinstance(source, merge.FixedCatalog)}.union(found)
         for id in known.difference(merger.load_items(found, others_follow=len(known) < len(sources))):
             self._followers[id].set_ready()
         self._activator = Activator(merger, target, self._on_activated)
@@ -196,14 +182,14 @@ class Registry:
     def sources(self) -> tuple[SourceStatus, ...]:
         """Return the state of each source, the highest precedence first."""
         found = []
-        unread = {id: SourceReport(0, 0) for id in self._followers if id not in self._activator.merged.reports}
+        unread = {id: merge.SourceReport(0, 0) for id in self._followers if id not in self._activator.merged.reports}
         for id, report in {**self._activator.merged.reports, **unread}.items():
             follower = self._followers.get(id)
             counts = report.items, report.tools
             if follower is not None:
                 refused, held = len(report.refused), len(report.held)
                 found.append(SourceStatus(id, follower.state, follower.since, *counts, follower.problem, refused, held))
-            elif id == PUT and report.items:
+            elif id == merge.PUT and report.items:
                 found.append(SourceStatus(id, "ok", self._put_since, *counts))
         return tuple(found)
 
@@ -226,9 +212,9 @@ class Registry:
         """
         await self._enter()
         async with self._changing:
-            sources = sources_in(source)
+            sources = merge.sources_in(source)
             for number, each in enumerate(sources):
-                check_source(each, (*self._followers, *(other.id for other in sources[:number])))
+                merge.check_source(each, (*self._followers, *(other.id for other in sources[:number])))
                 check_approvals(self._approvals, each)
             added = [self._follower_of(each) for each in sources]
             try:
@@ -296,7 +282,7 @@ class Registry:
             raise LookupError(f"no definition '{fingerprint[:12]}' of '{name[:80]}' waits for approval.")
         await asyncio.to_thread(self._approvals.add, {key: frozenset({fingerprint})})
 
-    async def replace(self, catalog: CatalogLike | None, policy: Policy) -> None:
+    async def replace(self, catalog: merge.CatalogLike | None, policy: Policy) -> None:
         """Replace all sources and the policy. Items that were put stay. Nothing changes if it raises, and new sources are
         closed.
 
@@ -315,7 +301,7 @@ class Registry:
             former = self._followers
             followers: dict[str, SourceFollower] = {}
             try:
-                await self._replace_sources(list_sources(catalog), policy, followers)
+                await self._replace_sources(merge.list_sources(catalog), policy, followers)
             except BaseException:
                 await close_followers(each for id, each in followers.items() if former.get(id) is not each)
                 raise
@@ -353,20 +339,20 @@ class Registry:
             else:
                 follower.set_ready()
 
-        def build(former: Merger) -> Merger:
+        def build(former: merge.Merger) -> merge.Merger:
             kept = [id for id, each in followers.items() if each is self._followers.get(id)]
-            merger = former.copy((PUT, *kept), policy)
+            merger = former.copy((merge.PUT, *kept), policy)
             for source in sources:
                 if source.id not in kept:
                     self._add_to(merger, source)
             merger.load_items(found)
-            merger.set_order((PUT, *followers))
+            merger.set_order((merge.PUT, *followers))
             return merger
 
         await self._activator.replace(build, tuple(followers))
         self._followers = followers  # in the same turn of the loop: no items of a former source are accepted in between
 
-    async def refuse_conflicts(self, find: FindConflicts) -> None:
+    async def refuse_conflicts(self, find: merge.FindConflicts) -> None:
         """Let each service for which ``find`` returns a problem keep its definition in force, from the next change on. An
         atomic source with such a service is refused as a whole."""
         await self._activator.run(lambda merger: setattr(merger, "find_conflicts", find))
@@ -385,7 +371,7 @@ class Registry:
         """
         await self._enter()
         await self._activator.run(lambda merger: merger.put_item(kind, raw))
-        await self._activator.activate(PUT)
+        await self._activator.activate(merge.PUT)
 
     async def remove(self, kind: str, key: str) -> None:
         """Remove a descriptor that was put. An item of the same name of a source comes into force.
@@ -399,7 +385,7 @@ class Registry:
         """
         await self._enter()
         await self._activator.run(lambda merger: merger.remove_item(kind, key))
-        await self._activator.activate(PUT)
+        await self._activator.activate(merge.PUT)
 
     @property
     def catalog(self) -> Catalog:
@@ -407,7 +393,7 @@ class Registry:
         return self._activator.merged.catalog
 
     @property
-    def merged(self) -> Merged:
+    def merged(self) -> merge.Merged:
         """The catalogue in force with everything that is to be said about its sources."""
         return self._activator.merged
 
@@ -424,17 +410,17 @@ class Registry:
         return self.catalog.list(**conditions)
 
     @property
-    def others(self) -> Mapping[str, OtherTool]:
+    def others(self) -> Mapping[str, merge.OtherTool]:
         """Tools that other runtimes execute, by name, each with its owner."""
         return self._activator.merged.others
 
     # -- followers ----------------------------------------------------------------------------------------------
 
-    def _add_to(self, merger: Merger, source: Source) -> None:
+    def _add_to(self, merger: merge.Merger, source: Source) -> None:
         check_approvals(self._approvals, source)
         is_atomic = bool(getattr(source, "is_atomic", False))
-        merger.add_source(source.id, is_atomic=is_atomic, on_change=on_change_of(source))
-        if isinstance(source, FixedCatalog):
+        merger.add_source(source.id, is_atomic=is_atomic, on_change=merge.on_change_of(source))
+        if isinstance(source, merge.FixedCatalog):
             merger.set_catalog(source.id, source.catalog)
 
     def _follower_of(self, source: Source) -> SourceFollower:
@@ -445,7 +431,7 @@ class Registry:
         follower.is_connected = True
 
     def _start(self, follower: SourceFollower) -> None:
-        if not isinstance(follower.source, FixedCatalog):
+        if not isinstance(follower.source, merge.FixedCatalog):
             self._connect_to(follower, True)
             follower.start()
 
@@ -458,11 +444,11 @@ class Registry:
         return follower
 
     async def _accept(self, source: Source, items: Sequence[Item]) -> Sequence[Problem]:
-        def accept(merger: Merger) -> list[Problem] | None:
+        def accept(merger: merge.Merger) -> list[Problem] | None:
             follower = self._followers.get(source.id)
             if follower is None or follower.source is not source:
                 raise LookupError(f"the source '{source.id}' was removed meanwhile.")
-            check_items(source, items)
+            merge.check_items(source, items)
             former = merger.items(source.id)
             if len(items) == len(former) and all(map(operator.is_, items, former)):
                 return None
@@ -493,7 +479,7 @@ class Registry:
                 is_reload=is_replaced,
             )
 
-    def _report_items(self, merged: Merged) -> None:
+    def _report_items(self, merged: merge.Merged) -> None:
         warnings = [each for report in merged.reports.values() for each in report.warnings]
         for warning in warnings:
             if warning not in self._warnings:

@@ -13,34 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from dispatch.devtools.localbroker import (
-    INSTALL,
-    LOOPBACK,
-    READY_TIMEOUT,
-    STOP_GRACE,
-    VERSION,
-    Admin,
-    LocalBrokerError,
-    LocalBrokerUnavailableError,
-    ManagedProcess,
-    Report,
-    cache_dir,
-    create_namespaces,
-    extract_errors,
-    fetch_distribution,
-    find_free_ports,
-    find_process_problems,
-    hold_lock,
-    ignore_progress,
-    is_listening,
-    java_environment,
-    loopback_interface,
-    read_state,
-    spawn,
-    wait_until_ready,
-    write_configuration,
-    write_state,
-)
+from dispatch.devtools import localbroker
 
 #: Name of the cluster, and of its metadata.
 NAME = "local"
@@ -93,12 +66,12 @@ class Node:
     @property
     def url(self) -> str:
         """Return the URL for clients of a broker."""
-        return f"pulsar://{LOOPBACK}:{self.port}"
+        return f"pulsar://{localbroker.LOOPBACK}:{self.port}"
 
     @property
     def web_url(self) -> str:
         """Return the URL of a broker's admin interface."""
-        return f"http://{LOOPBACK}:{self.web_port}"
+        return f"http://{localbroker.LOOPBACK}:{self.web_port}"
 
 
 class LocalCluster:
@@ -116,7 +89,7 @@ class LocalCluster:
         """Whether it has been ready; a start that was killed leaves some of its processes."""
         self._detached = detached
         self._settings = dict(settings)
-        self._processes: dict[str, ManagedProcess] = {}
+        self._processes: dict[str, localbroker.ManagedProcess] = {}
 
     @classmethod
     def start(
@@ -125,7 +98,7 @@ class LocalCluster:
         brokers: int = 3,
         settings: Mapping[str, str] | None = None,
         folder: Path | None = None,
-        report: Report = ignore_progress,
+        report: localbroker.Report = localbroker.ignore_progress,
     ) -> LocalCluster:
         """Start a cluster with the tenant and namespaces of dispatch, and wait until every broker is ready: 20 to 40 s.
 
@@ -139,25 +112,25 @@ class LocalCluster:
         Raises:
             LocalBrokerError: a process did not start; the message names the cause.
         """
-        if problems := find_process_problems():
-            raise LocalBrokerUnavailableError(problems, f"For a cluster, {INSTALL}")
-        home = fetch_distribution(report)
+        if problems := localbroker.find_process_problems():
+            raise localbroker.LocalBrokerUnavailableError(problems, f"For a cluster, {localbroker.INSTALL}")
+        home = localbroker.fetch_distribution(report)
         detached = folder is not None
         if folder is None:
             folder = Path(tempfile.mkdtemp(prefix="tool-dispatch-cluster-")).resolve()
-        ports = iter(find_free_ports(2 + 2 * brokers))
+        ports = iter(localbroker.find_free_ports(2 + 2 * brokers))
         nodes = [Node("zookeeper", 1, next(ports)), Node("bookie", 1, next(ports))]
         nodes += [Node("broker", number, next(ports), next(ports)) for number in range(1, brokers + 1)]
         cluster = cls(folder, nodes, detached=detached, settings=settings or {})
         start = time.monotonic()
         try:
-            report(f"starting a cluster of Pulsar {VERSION}: {brokers} brokers, a bookie, ZooKeeper")
+            report(f"starting a cluster of Pulsar {localbroker.VERSION}: {brokers} brokers, a bookie, ZooKeeper")
             cluster._launch(home, nodes[0])
             cluster._initialize(home)
             cluster._launch(home, nodes[1])
             with ThreadPoolExecutor(brokers) as threads:
                 list(threads.map(lambda node: cluster._launch(home, node), cluster.brokers))
-            create_namespaces(cluster.admin())
+            localbroker.create_namespaces(cluster.admin())
             cluster.is_started = True
             cluster._save()
         except BaseException:
@@ -180,22 +153,22 @@ class LocalCluster:
     @property
     def service_url(self) -> str:
         """Return the URL for clients, with all brokers."""
-        return f"pulsar://{','.join(f'{LOOPBACK}:{node.port}' for node in self.brokers)}"
+        return f"pulsar://{','.join(f'{localbroker.LOOPBACK}:{node.port}' for node in self.brokers)}"
 
     def broker(self, number: int) -> Node:
         """Return the broker of that number; raises `LocalBrokerError` if there is none."""
         for node in self.brokers:
             if node.number == number:
                 return node
-        raise LocalBrokerError(f"the cluster has no broker {number}: use 1 to {len(self.brokers)}")
+        raise localbroker.LocalBrokerError(f"the cluster has no broker {number}: use 1 to {len(self.brokers)}")
 
-    def process(self, node: Node) -> ManagedProcess:
+    def process(self, node: Node) -> localbroker.ManagedProcess:
         """Return the process of `node`."""
-        return self._processes.get(node.name) or ManagedProcess(node.pid, node.identity)
+        return self._processes.get(node.name) or localbroker.ManagedProcess(node.pid, node.identity)
 
     def is_ready(self, node: Node) -> bool:
         """Return whether the broker answers."""
-        return self.process(node).is_alive() and Admin(node.web_url, timeout=_READINESS_TIMEOUT).is_ready()
+        return self.process(node).is_alive() and localbroker.Admin(node.web_url, timeout=_READINESS_TIMEOUT).is_ready()
 
     def state(self, node: Node) -> str:
         """Return `not running`, `ready`, or that a running broker does not answer."""
@@ -203,12 +176,12 @@ class LocalCluster:
             return "not running"
         return "ready" if node.kind != "broker" or self.is_ready(node) else "running, does not answer"
 
-    def admin(self) -> Admin:
+    def admin(self) -> localbroker.Admin:
         """Create a client of the admin interface of a broker that answers; raises `LocalBrokerError` if none does."""
         for node in self.brokers:
             if self.is_ready(node):
-                return Admin(node.web_url)
-        raise LocalBrokerError("no broker of the cluster answers: see 'dispatch broker cluster status'")
+                return localbroker.Admin(node.web_url)
+        raise localbroker.LocalBrokerError("no broker of the cluster answers: see 'dispatch broker cluster status'")
 
     def kill(self, number: int) -> None:
         """Kill a broker (SIGKILL) like a crash; its ports are kept for `restart`."""
@@ -221,8 +194,8 @@ class LocalCluster:
             LocalBrokerError: the broker did not start.
         """
         node = self.broker(number)
-        self.process(node).terminate(STOP_GRACE)
-        self._launch(fetch_distribution(), node)
+        self.process(node).terminate(localbroker.STOP_GRACE)
+        self._launch(localbroker.fetch_distribution(), node)
 
     def unload(self, namespace: str) -> None:
         """Unload `tenant/namespace`: every bundle of its topics is assigned to a broker again."""
@@ -243,23 +216,23 @@ class LocalCluster:
         """Start a process and wait until it is ready."""
         folder = self._folder(node)
         name = _CONFIGURATION[node.kind]
-        write_configuration(home, folder, name, self._node_settings(node))
+        localbroker.write_configuration(home, folder, name, self._node_settings(node))
 
-        def spawned(child: ManagedProcess) -> None:
+        def spawned(child: localbroker.ManagedProcess) -> None:
             node.pid, node.identity = child.pid, child.identity
             self._processes[node.name] = child
             self._save()
 
         logs = [folder / "logs" / "console.log", folder / "logs" / "broker.log"]
-        is_ready: Callable[[], bool] = partial(is_listening, node.port)
+        is_ready: Callable[[], bool] = partial(localbroker.is_listening, node.port)
         if node.kind == "broker":
-            is_ready = Admin(node.web_url, timeout=_READINESS_TIMEOUT).is_ready
+            is_ready = localbroker.Admin(node.web_url, timeout=_READINESS_TIMEOUT).is_ready
         for left in reversed(range(STARTS)):
-            child = spawn(
+            child = localbroker.spawn(
                 [str(home / "bin" / "pulsar"), node.kind],
                 log=folder / "logs" / "console.log",
                 environ={
-                    **java_environment(folder, f"{MEMORY[node.kind]} {_COMPILER}"),
+                    **localbroker.java_environment(folder, f"{MEMORY[node.kind]} {_COMPILER}"),
                     _VARIABLE[node.kind]: str(folder / "conf" / name),
                 },
                 remove=None if self._detached else self.folder,
@@ -267,9 +240,9 @@ class LocalCluster:
                 on_spawn=spawned,
             )
             try:
-                wait_until_ready(is_ready, child.wait, logs=logs, what=node.name)
+                localbroker.wait_until_ready(is_ready, child.wait, logs=logs, what=node.name)
                 return
-            except LocalBrokerError:
+            except localbroker.LocalBrokerError:
                 if not left or child.is_alive():
                     raise
 
@@ -280,15 +253,19 @@ class LocalCluster:
         command = [str(home / "bin" / "pulsar"), "initialize-cluster-metadata", "--cluster", NAME]
         command += ["--metadata-store", self._metadata, "--configuration-store", self._metadata]
         command += ["--web-service-url", first.web_url, "--broker-service-url", first.url]
-        child = spawn(command, log=log, environ=java_environment(folder, f"{MEMORY['zookeeper']} {_COMPILER}"))
-        ended = child.wait(READY_TIMEOUT)
+        child = localbroker.spawn(
+            command, log=log, environ=localbroker.java_environment(folder, f"{MEMORY['zookeeper']} {_COMPILER}")
+        )
+        ended = child.wait(localbroker.READY_TIMEOUT)
         child.kill()
         if not ended or child.returncode:
-            raise LocalBrokerError(f"the metadata of the cluster could not be written:\n{extract_errors([log])}")
+            raise localbroker.LocalBrokerError(
+                f"the metadata of the cluster could not be written:\n{localbroker.extract_errors([log])}"
+            )
 
     @property
     def _metadata(self) -> str:
-        return f"zk:{LOOPBACK}:{self.nodes[0].port}"
+        return f"zk:{localbroker.LOOPBACK}:{self.nodes[0].port}"
 
     def _folder(self, node: Node) -> Path:
         return self.folder / node.name.replace(" ", "-")
@@ -299,7 +276,7 @@ class LocalCluster:
             return {
                 "dataDir": str(folder / "data"),
                 "clientPort": str(node.port),
-                "clientPortAddress": LOOPBACK,
+                "clientPortAddress": localbroker.LOOPBACK,
                 "admin.enableServer": "false",
                 "metricsProvider.className": "org.apache.zookeeper.metrics.impl.NullMetricsProvider",
                 "forceSync": "no",
@@ -309,12 +286,12 @@ class LocalCluster:
         if node.kind == "bookie":
             return {
                 "bookiePort": str(node.port),
-                "advertisedAddress": LOOPBACK,
-                "listeningInterface": loopback_interface(),
+                "advertisedAddress": localbroker.LOOPBACK,
+                "listeningInterface": localbroker.loopback_interface(),
                 "allowLoopback": "true",
                 "journalDirectory": str(folder / "journal"),
                 "ledgerDirectories": str(folder / "ledgers"),
-                "zkServers": f"{LOOPBACK}:{self.nodes[0].port}",
+                "zkServers": f"{localbroker.LOOPBACK}:{self.nodes[0].port}",
                 "metadataServiceUri": f"metadata-store:{self._metadata}",
                 "statsProviderClass": "org.apache.bookkeeper.stats.NullStatsProvider",
                 "autoRecoveryDaemonEnabled": "false",
@@ -333,8 +310,8 @@ class LocalCluster:
             "configurationMetadataStoreUrl": self._metadata,
             "brokerServicePort": str(node.port),
             "webServicePort": str(node.web_port),
-            "bindAddress": LOOPBACK,
-            "advertisedAddress": LOOPBACK,
+            "bindAddress": localbroker.LOOPBACK,
+            "advertisedAddress": localbroker.LOOPBACK,
             "managedLedgerDefaultEnsembleSize": "1",
             "managedLedgerDefaultWriteQuorum": "1",
             "managedLedgerDefaultAckQuorum": "1",
@@ -348,13 +325,15 @@ class LocalCluster:
         """Write the state of a detached cluster, so that it can always be found and stopped."""
         if self._detached:
             nodes = [dataclasses.asdict(node) for node in self.nodes]
-            write_state(_state_file(), {"nodes": nodes, "settings": self._settings, "is_started": self.is_started})
+            localbroker.write_state(
+                _state_file(), {"nodes": nodes, "settings": self._settings, "is_started": self.is_started}
+            )
 
 
 # The detached cluster of a user, for `dispatch broker cluster`.
 
 
-def start_detached_cluster(brokers: int = 3, report: Report = ignore_progress) -> LocalCluster:
+def start_detached_cluster(brokers: int = 3, report: localbroker.Report = localbroker.ignore_progress) -> LocalCluster:
     """Start a cluster that outlives this process; or return the running one. Concurrent calls start one cluster.
 
     Raises:
@@ -371,7 +350,7 @@ def start_detached_cluster(brokers: int = 3, report: Report = ignore_progress) -
             shutil.rmtree(folder, ignore_errors=True)
             return LocalCluster.start(brokers=brokers, folder=folder, report=report)
         if len(running.brokers) != brokers:
-            raise LocalBrokerError(
+            raise localbroker.LocalBrokerError(
                 f"a cluster of {len(running.brokers)} brokers is running: stop it first with dispatch broker cluster stop"
             )
         report(f"a cluster is already running: {running.service_url}")
@@ -381,7 +360,7 @@ def start_detached_cluster(brokers: int = 3, report: Report = ignore_progress) -
 def find_detached_cluster() -> LocalCluster | None:
     """Return the detached cluster if one of its processes is running, or None."""
     try:
-        state = read_state(_state_file()) or {}
+        state = localbroker.read_state(_state_file()) or {}
         nodes = [Node(**node) for node in state["nodes"]]
         cluster = LocalCluster(_state_file().parent / "data", nodes, detached=True, settings=state["settings"])
         cluster.is_started = state["is_started"]
@@ -391,7 +370,7 @@ def find_detached_cluster() -> LocalCluster | None:
 
 
 @contextmanager
-def detached_cluster(report: Report = ignore_progress) -> Iterator[LocalCluster]:
+def detached_cluster(report: localbroker.Report = localbroker.ignore_progress) -> Iterator[LocalCluster]:
     """Provide the detached cluster to one process at a time.
 
     Raises:
@@ -400,14 +379,14 @@ def detached_cluster(report: Report = ignore_progress) -> Iterator[LocalCluster]
     with _lock(report):
         cluster = find_detached_cluster()
         if cluster is None:
-            raise LocalBrokerError("no cluster is running: start one with dispatch broker cluster start")
+            raise localbroker.LocalBrokerError("no cluster is running: start one with dispatch broker cluster start")
         yield cluster
 
 
-def _lock(report: Report) -> AbstractContextManager[None]:
+def _lock(report: localbroker.Report) -> AbstractContextManager[None]:
     waiting = "another 'dispatch broker cluster' is running; waiting for it"
-    return hold_lock(_state_file().with_name("lock"), waiting=waiting, report=report)
+    return localbroker.hold_lock(_state_file().with_name("lock"), waiting=waiting, report=report)
 
 
 def _state_file() -> Path:
-    return cache_dir() / "cluster" / "state.json"
+    return localbroker.cache_dir() / "cluster" / "state.json"

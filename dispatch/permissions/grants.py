@@ -11,25 +11,8 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from dispatch import documents
 from dispatch._internal import excerpt, explain_keywords
-from dispatch.documents import (
-    EMPTY_FILE,
-    WRONG,
-    DocumentError,
-    FileWatch,
-    Need,
-    Problem,
-    Report,
-    describe_kind,
-    is_text,
-    list_mistakes,
-    list_of,
-    map_of,
-    object_of,
-    parse_document,
-    read_regular_file,
-    require,
-)
 
 # The error.
 
@@ -42,11 +25,11 @@ class GrantsError(ValueError):
         problems: the problems.
     """
 
-    def __init__(self, file: str, problems: Iterable[Problem]) -> None:
+    def __init__(self, file: str, problems: Iterable[documents.Problem]) -> None:
         self.file = file
         self.problems = tuple(problems)
         where = f" of '{file}'" if file else ""
-        super().__init__(list_mistakes(f"The grants{where} cannot be loaded", self.problems))
+        super().__init__(documents.list_mistakes(f"The grants{where} cannot be loaded", self.problems))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.file, self.problems)
@@ -216,20 +199,20 @@ MAX_NAME_CHARS: Final = 256
 _EXAMPLE: Final = '{"users": {"alice": ["tools:jokes"]}}'
 
 
-def _in_place_of(kind: type | tuple[type, ...], what: str, example: str) -> Need:
+def _in_place_of(kind: type | tuple[type, ...], what: str, example: str) -> documents.Need:
     return (
         lambda value: isinstance(value, kind),
-        lambda value: f"{describe_kind(value)} in place of {what}",
+        lambda value: f"{documents.describe_kind(value)} in place of {what}",
         f"write {what} such as {example}",
     )
 
 
 def _explain_name(name: object) -> str:
-    shown = f"'{excerpt(name)}'" if isinstance(name, str) else describe_kind(name)
+    shown = f"'{excerpt(name)}'" if isinstance(name, str) else documents.describe_kind(name)
     return f"{shown} is no name of a user or a group"
 
 
-_NAME: Final = require(
+_NAME: Final = documents.require(
     (
         lambda name: (
             isinstance(name, str) and 0 < len(name) <= MAX_NAME_CHARS and name == name.strip() and name.isprintable()
@@ -240,22 +223,26 @@ _NAME: Final = require(
 )
 
 
-_MEMBER: Final = require((is_text, "{kind} in place of a text", 'write a text, as in ["alice"]'))
+_MEMBER: Final = documents.require((documents.is_text, "{kind} in place of a text", 'write a text, as in ["alice"]'))
 
 
-def _read_member(name: object, report: Report, path: str) -> Any:
-    return WRONG if _MEMBER(name, report, path) is WRONG else _NAME(name, report, path.rpartition("[")[0])
+def _read_member(name: object, report: documents.Report, path: str) -> Any:
+    return (
+        documents.WRONG
+        if _MEMBER(name, report, path) is documents.WRONG
+        else _NAME(name, report, path.rpartition("[")[0])
+    )
 
 
-_GRANT: Final = require(
-    (is_text, "{kind} in place of a text", 'write a text, as in ["tools:jokes"]'),
+_GRANT: Final = documents.require(
+    (documents.is_text, "{kind} in place of a text", 'write a text, as in ["tools:jokes"]'),
     (
         lambda text: check_grant(text) is None,
         lambda text: f"'{excerpt(text)}': {check_grant(text)}",
         "write a grant such as 'tools:jokes', 'tools:*' or '!tools:jokes'",
     ),
 )
-_GRANTS: Final = list_of(
+_GRANTS: Final = documents.list_of(
     _GRANT,
     _in_place_of((list, tuple), "a list", '["tools:jokes"]'),
     (
@@ -264,7 +251,7 @@ _GRANTS: Final = list_of(
         "use wildcards",
     ),
 )
-_MEMBERS: Final = list_of(_read_member, _in_place_of((list, tuple), "a list", '["alice"]'))
+_MEMBERS: Final = documents.list_of(_read_member, _in_place_of((list, tuple), "a list", '["alice"]'))
 
 
 class _Group(msgspec.Struct):
@@ -272,13 +259,13 @@ class _Group(msgspec.Struct):
     permissions: Annotated[tuple[str, ...], _GRANTS]
 
 
-_GROUP: Final = object_of(
+_GROUP: Final = documents.object_of(
     _Group,
     {"members": 'add "members": ["alice"], or []', "permissions": 'add "permissions": ["articles:*"], or []'},
     _in_place_of(Mapping, "an object", '{"members": ["alice"], "permissions": ["articles:*"]}'),
 )
-_USERS: Final = map_of(_NAME, _GRANTS, _in_place_of(Mapping, "an object", '{"alice": ["tools:jokes"]}'))
-_GROUPS: Final = map_of(
+_USERS: Final = documents.map_of(_NAME, _GRANTS, _in_place_of(Mapping, "an object", '{"alice": ["tools:jokes"]}'))
+_GROUPS: Final = documents.map_of(
     _NAME,
     _GROUP,
     _in_place_of(Mapping, "an object", '{"editors": {"members": ["alice"], "permissions": ["articles:*"]}}'),
@@ -293,7 +280,7 @@ class _Document(msgspec.Struct):
     everyone: Annotated[tuple[str, ...], _GRANTS] = ()
 
 
-_DOCUMENT: Final = object_of(_Document, {}, _in_place_of(Mapping, "an object", _EXAMPLE))
+_DOCUMENT: Final = documents.object_of(_Document, {}, _in_place_of(Mapping, "an object", _EXAMPLE))
 
 
 class Grants:
@@ -382,13 +369,13 @@ def read_grants_file(path: Path) -> bytes:
     """
     too_large = "use groups and wildcards, or give connect() a callable that reads the grants of one user"
     try:
-        return read_regular_file(path, MAX_FILE_BYTES, too_large)[0]
-    except (DocumentError, OSError) as error:
+        return documents.read_regular_file(path, MAX_FILE_BYTES, too_large)[0]
+    except (documents.DocumentError, OSError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         problem, fix = f"the file cannot be read ({reason})", "correct the path, or the file's permissions"
-        if isinstance(error, DocumentError) and error.mistakes[0][2] == too_large:
+        if isinstance(error, documents.DocumentError) and error.mistakes[0][2] == too_large:
             problem, fix = f"the file has {reason}", too_large
-        raise GrantsError(str(path), [Problem("", "", problem, fix)]) from None
+        raise GrantsError(str(path), [documents.Problem("", "", problem, fix)]) from None
 
 
 def parse_grants(content: bytes, path: Path) -> Grants:
@@ -398,13 +385,13 @@ def parse_grants(content: bytes, path: Path) -> Grants:
         GrantsError: they are invalid.
     """
     try:
-        raw = parse_document(content, path)
-    except DocumentError as error:
+        raw = documents.parse_document(content, path)
+    except documents.DocumentError as error:
         merge = "merge the two values: of two equal keys JSON readers drop one"
         problems = [
-            Problem("", key, "the key occurs twice", merge)
+            documents.Problem("", key, "the key occurs twice", merge)
             if key
-            else Problem("", "", problem, f"write {_EXAMPLE}" if problem == EMPTY_FILE else fix)
+            else documents.Problem("", "", problem, f"write {_EXAMPLE}" if problem == documents.EMPTY_FILE else fix)
             for key, problem, fix in error.mistakes
         ]
         raise GrantsError(str(path), problems) from None
@@ -412,7 +399,7 @@ def parse_grants(content: bytes, path: Path) -> Grants:
 
 
 def _read_grants(raw: object, path: Path | None) -> Grants:
-    report = Report("", repeats_keys=True)
+    report = documents.Report("", repeats_keys=True)
     document = _DOCUMENT(raw, report, "")
     if report.has_errors:
         raise GrantsError("" if path is None else str(path), report.problems)
@@ -437,11 +424,13 @@ def check_answer(grants: object) -> tuple[str, ...]:
     """
     # A text is a collection of texts, too: its letters.
     if isinstance(grants, (str, bytes, Mapping)) or not isinstance(grants, Collection):
-        raise InvalidAnswerError(f"it returned {describe_kind(grants)} in place of a list, tuple or set of texts")
+        raise InvalidAnswerError(
+            f"it returned {documents.describe_kind(grants)} in place of a list, tuple or set of texts"
+        )
     if len(grants) > MAX_GRANTS:
         raise InvalidAnswerError(f"it returned {len(grants):,} grants, above the limit of {MAX_GRANTS:,}")
     for text in grants:
-        problem = check_grant(text) if isinstance(text, str) else f"{describe_kind(text)} in place of a text"
+        problem = check_grant(text) if isinstance(text, str) else f"{documents.describe_kind(text)} in place of a text"
         if problem is not None:
             raise InvalidAnswerError(f"it returned an invalid grant: {problem}")
     return tuple(grants)
@@ -450,7 +439,7 @@ def check_answer(grants: object) -> tuple[str, ...]:
 logger = logging.getLogger("dispatch.permissions")
 
 
-def watch_grants(grants: Grants, on_change: Callable[[Grants], object]) -> FileWatch[Grants]:
+def watch_grants(grants: Grants, on_change: Callable[[Grants], object]) -> documents.FileWatch[Grants]:
     """Return a watch of the file of ``grants``, which are from :meth:`Grants.load`.
 
     Args:
@@ -458,4 +447,4 @@ def watch_grants(grants: Grants, on_change: Callable[[Grants], object]) -> FileW
     """
     path = grants.path
     assert path is not None
-    return FileWatch(path, read_grants_file, partial(parse_grants, path=path), on_change, "grants", logger)
+    return documents.FileWatch(path, read_grants_file, partial(parse_grants, path=path), on_change, "grants", logger)

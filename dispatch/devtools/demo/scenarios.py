@@ -12,17 +12,7 @@ from itertools import cycle
 from typing import Any, ClassVar, Final, NamedTuple
 
 from dispatch.balancing.instances import InstanceView
-from dispatch.devtools.demo.world import (
-    RATES,
-    USER_RATE,
-    WARM_UP_TIMEOUT_S,
-    WORDS,
-    Agent,
-    Rates,
-    Scoreboard,
-    TimeScale,
-    Translator,
-)
+from dispatch.devtools.demo import world
 from dispatch.dispatcher import Dispatcher
 from dispatch.errors import ErrorType, Outcome
 from dispatch.resilience.breaker import State
@@ -57,14 +47,14 @@ class ScenarioContext:
     """Shared objects of the scenarios: dispatcher, counts, times and event log."""
 
     dispatcher: Dispatcher
-    board: Scoreboard
-    time_scale: TimeScale
+    board: world.Scoreboard
+    time_scale: world.TimeScale
     events: EventLog
     clock: Callable[[], float] = field(default_factory=lambda: asyncio.get_running_loop().time)
 
-    def create_agent(self, name: str) -> Agent:
+    def create_agent(self, name: str) -> world.Agent:
         """Create an agent."""
-        return Agent(name, self.dispatcher, self.board)
+        return world.Agent(name, self.dispatcher, self.board)
 
 
 class Scenario(ABC):
@@ -178,7 +168,7 @@ class EveryOutcome(Scenario):
             ("an unknown tool with a similar name", partial(self._agent.call, "tell-jokes", {"topic": "cats"})),
             ("a tool's own error", partial(self._agent.call, "calculate", {"expression": "1 / 0"})),
             ("arguments that are not an object", partial(self._agent.call, "tell-joke", ["cats"])),
-            ("a service with a malformed reply", partial(weather, {"place": "Tromsø"}, WARM_UP_TIMEOUT_S)),
+            ("a service with a malformed reply", partial(weather, {"place": "Tromsø"}, world.WARM_UP_TIMEOUT_S)),
             ("a service that does not reply", partial(weather, {"place": "Atlantis"})),
             ("three calls of a printer with concurrency 1", self._overload),
             ("an agent that cancels its call", self._cancellation),
@@ -260,7 +250,7 @@ class SlowInstance(Scenario):
     tools = frozenset({SLOW_TOOL})
     agents = TRANSLATE_CALLERS
 
-    def __init__(self, context: ScenarioContext, translators: Mapping[str, Translator]) -> None:
+    def __init__(self, context: ScenarioContext, translators: Mapping[str, world.Translator]) -> None:
         super().__init__(context)
         self._translators = translators
         self._views: tuple[InstanceView, ...] = ()
@@ -270,7 +260,7 @@ class SlowInstance(Scenario):
 
     async def call_as(self, name: str) -> None:
         agent = self.context.create_agent(name)
-        for word in cycle(WORDS):
+        for word in cycle(world.WORDS):
             if not self.is_running:
                 return
             result = await agent.call(SLOW_TOOL, {"word": word})
@@ -387,7 +377,7 @@ class OpenCircuit(Scenario):
     tools = frozenset({HANGING_TOOL, ALTERNATIVE})
     agents = RATE_CALLERS
 
-    def __init__(self, context: ScenarioContext, service: Rates) -> None:
+    def __init__(self, context: ScenarioContext, service: world.Rates) -> None:
         super().__init__(context)
         self._service = service
         self.states: list[str] = []
@@ -399,7 +389,7 @@ class OpenCircuit(Scenario):
 
     async def call_as(self, name: str) -> None:
         agent = self.context.create_agent(name)
-        for pair in cycle(RATES):
+        for pair in cycle(world.RATES):
             if not self.is_running:
                 return
             result = await agent.call(HANGING_TOOL, {"pair": pair})
@@ -540,7 +530,7 @@ class NoisyUser(Scenario):
         self._began = self.context.clock()
         self.context.events.record(
             f"{NOISY_USER} calls {LIMITED_TOOL} up to {1 / NOISY_USER_PAUSE_S:.0f} times a second, {len(OTHERS)} others "
-            f"rarely; each user's limit is {USER_RATE.rate}."
+            f"rarely; each user's limit is {world.USER_RATE.rate}."
         )
         await self.wait(self.context.time_scale.noisy_user)
 
@@ -566,11 +556,11 @@ class NoisyUser(Scenario):
         if NOISY_USER not in users:
             return [f"{NOISY_USER} did not call"]
         found = []
-        most = USER_RATE.capacity + USER_RATE.per_second * self.seconds
+        most = world.USER_RATE.capacity + world.USER_RATE.per_second * self.seconds
         noisy = users[NOISY_USER]
         if not noisy.rejected:
             found.append(f"{NOISY_USER} was not limited")
-        if not USER_RATE.capacity <= noisy.admitted <= most + 1e-6:
+        if not world.USER_RATE.capacity <= noisy.admitted <= most + 1e-6:
             found.append(f"{noisy.admitted} calls of {NOISY_USER} were admitted in {self.seconds:.2f} s")
         for name in OTHERS:
             if users[name].rejected or not users[name].admitted:
@@ -588,7 +578,7 @@ class NoisyUser(Scenario):
         noisy, (admitted, rejected) = users[NOISY_USER], self._others()
         return (
             f"{NOISY_USER} called {LIMITED_TOOL} {noisy.admitted + noisy.rejected} times in {self.seconds:.1f} s with a "
-            f"limit of {USER_RATE.rate} per user: {noisy.admitted} admitted, {noisy.rejected} rejected. "
+            f"limit of {world.USER_RATE.rate} per user: {noisy.admitted} admitted, {noisy.rejected} rejected. "
             f"{', '.join(OTHERS)}: {admitted} admitted, {rejected} rejected. The model reads: “{self.rejection}”"
         )
 
@@ -596,7 +586,7 @@ class NoisyUser(Scenario):
         return {
             "title": self.title,
             "tool": LIMITED_TOOL,
-            "user_rate_limit": str(USER_RATE.rate),
+            "user_rate_limit": str(world.USER_RATE.rate),
             "seconds": round(self.seconds, 3),
             "rejection": self.rejection,
             "users": {name: asdict(score) for name, score in self.context.board.users.items()},

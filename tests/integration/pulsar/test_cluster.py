@@ -121,7 +121,7 @@ def test_a_broker_that_ends_while_it_starts_is_started_again(monkeypatch: pytest
             child.kill()
         return child
 
-    monkeypatch.setattr("dispatch.devtools.localcluster.spawn", spawn_and_kill)
+    monkeypatch.setattr("dispatch.devtools.localbroker.spawn", spawn_and_kill)
     with LocalCluster.start(brokers=1) as cluster:
         [broker] = cluster.brokers
         assert (len(ended), broker.pid in ended, cluster.is_ready(broker)) == (1, False, True)
