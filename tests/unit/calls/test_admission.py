@@ -690,11 +690,7 @@ async def test_a_burst_after_slow_calls_is_not_refused_by_what_they_took() -> No
     """By the mean of the calls before it, the last of 1,000 would wait for 1.5 s; in fact for 15 ms."""
     seconds = 0.1
 
-    async def work(_arguments: Any) -> str:
-        await asyncio.sleep(seconds)
-        return "done"
-
-    async with stand(work) as (dispatcher, _):
+    async with stand(lambda _: asyncio.sleep(seconds, "done")) as (dispatcher, _):
         await answers_at_once(dispatcher, 64)
         seconds = 0.001
         results = await answers_at_once(dispatcher, 1_000)

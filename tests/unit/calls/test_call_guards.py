@@ -724,14 +724,12 @@ def list_instances(
 async def test_one_overloaded_instance_on_a_shared_topic_does_not_pause_the_tool(is_repeatable: bool) -> None:
     """The broker distributes the requests, so the others get theirs all the same."""
 
-    async def work(_arguments: object) -> str:
-        await asyncio.sleep(0.05)
-        return "done"
-
     async with contextlib.AsyncExitStack() as stack:
         for name in "abcd":
             await stack.enter_async_context(
-                serving(work, instance=name, **PERSISTENT, **(SMALL if name == "a" else {}))
+                serving(
+                    lambda _: asyncio.sleep(0.05, "done"), instance=name, **PERSISTENT, **(SMALL if name == "a" else {})
+                )
             )
         descriptors = catalog(service=ON_DISK, work={"read-only": is_repeatable})
         dispatcher = await stack.enter_async_context(dispatching(descriptors))
@@ -743,12 +741,8 @@ async def test_one_overloaded_instance_on_a_shared_topic_does_not_pause_the_tool
 
 
 async def test_instances_on_a_shared_topic_that_answer_nothing_but_refusals_pause_the_tool() -> None:
-    async def work(_arguments: object) -> str:
-        await asyncio.sleep(20)
-        return "done"
-
     async with (
-        serving(work, **PERSISTENT, **SMALL),
+        serving(lambda _: asyncio.sleep(20, "done"), **PERSISTENT, **SMALL),
         dispatching(catalog(service=ON_DISK), policy=Policy(retry=None)) as dispatcher,
     ):
         first = await start_task(dispatcher.execute("work"), 0.1)
@@ -779,17 +773,9 @@ async def test_a_persistent_topic_on_which_nothing_replies_is_told(caplog: pytes
 async def test_an_instance_behind_a_shared_topic_that_hangs_does_not_keep_calls_from_the_other() -> None:
     """Half of the calls are at it, and they alone fail."""
 
-    async def hang(_arguments: object) -> str:
-        await asyncio.sleep(3_600)
-        return "never"
-
-    async def work(_arguments: object) -> str:
-        await asyncio.sleep(0.05)
-        return "done"
-
     async with (
-        serving(work, instance="a", **PERSISTENT),
-        serving(hang, instance="b", **PERSISTENT),
+        serving(lambda _: asyncio.sleep(0.05, "done"), instance="a", **PERSISTENT),
+        serving(lambda _: asyncio.sleep(3_600, "never"), instance="b", **PERSISTENT),
         dispatching(catalog(service=ON_DISK)) as dispatcher,
     ):
         calls = await begin(dispatcher, 60 * 40, 0.025)
@@ -814,14 +800,10 @@ async def test_the_places_of_a_tool_on_a_shared_topic_hold_while_nothing_is_answ
 async def test_a_listed_topic_that_answers_nothing_but_refusals_does_not_pause_the_tool() -> None:
     """The other topic of the service has asked for no pause."""
 
-    async def hang(_arguments: object) -> str:
-        await asyncio.sleep(20 if calls else 0)
-        return "late"
-
     calls: list[asyncio.Task[CallResult]] = []
     topics, listed = list_instances("small", "large")
     async with (
-        serving(hang, **topics["small"], **SMALL),
+        serving(lambda _: asyncio.sleep(20 if calls else 0, "late"), **topics["small"], **SMALL),
         serving(lambda _: "done", **topics["large"]),
         dispatching(catalog(service={**ON_DISK, "instances": listed}), policy=Policy(retry=None)) as dispatcher,
     ):
@@ -1228,17 +1210,15 @@ async def test_streams_on_a_shared_topic_that_stop_half_way_leave_places_to_the_
 async def test_new_instances_beside_one_with_a_queue_are_used_at_once() -> None:
     """Slow start gives them a share of the turns, and of the calls in flight: the queue makes turns rare."""
 
-    async def work(_: object) -> str:
-        await asyncio.sleep(2)
-        return "done"
-
     async with contextlib.AsyncExitStack() as stack:
         dispatcher = await stack.enter_async_context(dispatching())
         calls: list[asyncio.Task[CallResult]] = []
         for instances, seconds in ((1, 10), (3, 20)):
             for number in range(instances):
                 name = f"{instances}-{number}"
-                await stack.enter_async_context(serving(work, instance=name, concurrency=16))
+                await stack.enter_async_context(
+                    serving(lambda _: asyncio.sleep(2, "done"), instance=name, concurrency=16)
+                )
             calls += await begin(dispatcher, seconds * 25, 1 / 25)
         assert set(await count_outcomes(calls)) == {Outcome.SUCCESS}
 
@@ -1339,11 +1319,7 @@ async def test_an_instance_that_hangs_is_known_to_all_tools_of_its_service() -> 
 
 
 async def test_an_unresponsive_instance_that_was_ejected_has_not_returned_when_it_answers() -> None:
-    async def work(name: str) -> str:
-        await asyncio.sleep(8 if name == "first" else 0.05)
-        return name
-
-    async with pair(work) as dispatcher:
+    async with pair(lambda name: asyncio.sleep(8 if name == "first" else 0.05, name)) as dispatcher:
         changes = follow_instances(dispatcher)
         calls = await begin(dispatcher, 20, 0.25)
         (pool,) = dispatcher._runtime.pool_registry.of_service("lab")

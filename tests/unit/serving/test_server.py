@@ -108,11 +108,10 @@ async def test_without_a_queue_only_what_can_run_is_taken() -> None:
 
 @pytest.mark.costly
 async def test_thousands_of_slow_calls_run_at_once_if_they_may() -> None:
-    async def slow(arguments: dict[str, Any]) -> str:
-        await asyncio.sleep(2)
-        return "done"
-
-    async with stand(slow, concurrency=4_096, policy=Policy(**UNGUARDED)) as (dispatcher, _):
+    async with stand(lambda _: asyncio.sleep(2, "done"), concurrency=4_096, policy=Policy(**UNGUARDED)) as (
+        dispatcher,
+        _,
+    ):
         assert await asyncio.gather(*(dispatcher.call("work") for _ in range(4_096))) == ["done"] * 4_096
         assert asyncio.get_running_loop().time() == pytest.approx(START + 2, abs=0.1)
 
@@ -193,11 +192,7 @@ async def test_a_timeout_of_the_tools_own_keeps_its_type() -> None:
 
 
 async def test_without_remaining_time_work_may_take_as_long_as_it_takes() -> None:
-    async def work(arguments: dict[str, Any]) -> str:
-        await asyncio.sleep(5_000)
-        return "done"
-
-    async with serving(work), Peer.as_caller() as caller:
+    async with serving(lambda _: asyncio.sleep(5_000, "done")), Peer.as_caller() as caller:
         for properties in ({}, {"remaining_ms": "soon"}, {"remaining_ms": "-1"}):
             await caller.ask(b"{}", id="1", **properties)
             assert decode_reply((await caller.arrived.get()).data()).response == "done"

@@ -235,11 +235,7 @@ async def test_a_streams_limit_is_one_for_everything() -> None:
 
 
 async def test_a_silence_may_last_as_long_as_the_limit() -> None:
-    async def slow(_: Any) -> str:
-        await asyncio.sleep(500)
-        return "done"
-
-    async with stand(slow) as (dispatcher, _):
+    async with stand(lambda _: asyncio.sleep(500, "done")) as (dispatcher, _):
         assert await client_of(dispatcher).call_streaming(CONFIG, ARGUMENTS, print) == "done"
 
 

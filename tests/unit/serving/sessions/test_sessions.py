@@ -1361,12 +1361,8 @@ async def test_a_stream_that_breaks_after_its_first_chunk_counts_for_its_instanc
 
 
 async def test_a_stream_without_a_first_chunk_is_a_failure() -> None:
-    async def silent(_arguments: dict[str, Any]) -> str:
-        await asyncio.sleep(60)
-        return ""
-
     policy = Policy(retry=1, breaker=Breaker(consecutive_failures=3), stream_idle_timeout=2)
-    async with stand(silent, policy=policy) as (dispatcher, _):
+    async with stand(lambda _: asyncio.sleep(60, ""), policy=policy) as (dispatcher, _):
         for _ in range(3):
             with pytest.raises(CallTimeoutError):
                 await read(dispatcher.stream("work"), [])
