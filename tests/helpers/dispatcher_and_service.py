@@ -45,6 +45,28 @@ class Service(ToolService):
         return await result if asyncio.iscoroutine(result) else result
 
 
+class Gate:
+    """Work that waits until it is let go, and counts."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.begun: list[Any] = []
+        self.running = self.most = self.cancelled = 0
+
+    async def __call__(self, arguments: dict[str, Any]) -> str:
+        self.begun.append(arguments.get("n"))
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await self.open.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.running -= 1
+        return f"done {arguments['n']}" if "n" in arguments else "done"
+
+
 @contextlib.asynccontextmanager
 async def dispatching(
     tools: Catalog | None = None,

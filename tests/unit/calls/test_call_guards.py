@@ -48,6 +48,7 @@ from tests.helpers.dispatcher_and_service import (
     REQUESTS,
     RESPONSES,
     UNGUARDED,
+    Gate,
     Peer,
     Service,
     catalog,
@@ -61,24 +62,6 @@ from tests.helpers.dispatcher_and_service import (
 def tools(**keys: Any) -> Catalog:
     """Return a catalogue of ``work`` with these further keys (``_`` for ``-``)."""
     return catalog(work={key.replace("_", "-"): value for key, value in keys.items()})
-
-
-class Gate:
-    """Work that waits until it is let go."""
-
-    def __init__(self) -> None:
-        self.event = asyncio.Event()
-        self.running = 0
-        self.most = 0
-
-    async def __call__(self, arguments: dict[str, Any]) -> str:
-        self.running += 1
-        self.most = max(self.most, self.running)
-        try:
-            await self.event.wait()
-        finally:
-            self.running -= 1
-        return "done"
 
 
 class Work:
@@ -315,7 +298,7 @@ async def test_so_many_at_once_so_many_in_line_and_no_more(monkeypatch: pytest.M
         with pytest.raises(ThrottledError) as caught:
             await dispatcher.call("work")
         assert (caught.value.type, caught.value.rejected_by) == ("bulkhead-full", "bulkhead")
-        gate.event.set()
+        gate.open.set()
         assert await asyncio.gather(*calls) == ["done"] * 3
         assert gate.most == 2
 
@@ -432,7 +415,7 @@ async def test_a_key_is_repeated_where_it_is_known_and_runs_once() -> None:
     async with stand(service, tools(policy=slow), instance="first") as (dispatcher, _):
         call = await start_task(dispatcher.execute("work", timeout=10, idempotency_key="once"), 2.5)
         assert len(service.requests) == 1
-        service._work.event.set()  # type: ignore[attr-defined] # the gate above
+        service._work.open.set()  # type: ignore[attr-defined] # the gate above
         result = await call
         assert (result.text, result.attempts) == ("done", 3)
         assert len(service.requests) == 1
@@ -539,9 +522,9 @@ async def test_calls_that_are_the_same_share_one_exchange() -> None:
         assert len(service.requests) == 3
         same[0].cancel()  # even the one that began it
         await idle()
-        gate.event.set()
+        gate.open.set()
         results = await asyncio.gather(*same[1:], other, bob)
-        assert {result.text for result in results} == {"done"}
+        assert [result.text for result in results] == ["done 1"] * 4 + ["done 2", "done 1"]
         assert len(service.requests) == 3
         assert (await dispatcher.execute("work", {"n": 1}, user="ann")).ok
         assert len(service.requests) == 4, "only while it is under way"
@@ -577,7 +560,7 @@ async def test_draining_lets_finish_what_runs_and_refuses_the_rest() -> None:
         for result in (queued, late):
             assert isinstance(result.error, TransportError)
             assert (result.error.type, result.error.may_have_run) == ("closed", False)
-        gate.event.set()
+        gate.open.set()
         assert (await running).ok
         await closing
 
@@ -608,7 +591,7 @@ async def test_a_new_policy_keeps_the_breaker_and_what_is_under_way() -> None:
         breaker.reset()
         waiting = await start_task(dispatcher.call("work"))
         assert gate.running == 1, "the new limit counts the call that began under the old one"
-        gate.event.set()
+        gate.open.set()
         assert await asyncio.gather(running, waiting) == ["done", "done"]
 
 
@@ -788,12 +771,12 @@ async def test_the_places_of_a_tool_on_a_shared_topic_hold_while_nothing_is_answ
         serving(gate, **PERSISTENT),
         dispatching(catalog(service=ON_DISK), policy=Policy(bulkhead=Bulkhead(4))) as dispatcher,
     ):
-        gate.event.set()
+        gate.open.set()
         await asyncio.gather(*(dispatcher.call("work") for _ in range(20)))
-        gate.event.clear()
+        gate.open.clear()
         calls = await begin(dispatcher, 100, 0.1)
         assert gate.most == 4
-        gate.event.set()
+        gate.open.set()
         await asyncio.gather(*calls)
 
 

@@ -35,32 +35,13 @@ from tests.helpers.dispatcher_and_service import (
     REQUESTS,
     RESPONSES,
     UNGUARDED,
+    Gate,
     Peer,
     Service,
     dispatching,
     serving,
     stand,
 )
-
-
-class Gate:
-    """Work that ends when it is let go; counts how much of it runs."""
-
-    def __init__(self) -> None:
-        self.open = asyncio.Event()
-        self.running = 0
-        self.most = 0
-        self.begun: list[Any] = []
-
-    async def __call__(self, arguments: dict[str, Any]) -> str:
-        self.begun.append(arguments.get("n"))
-        self.running += 1
-        self.most = max(self.most, self.running)
-        try:
-            await self.open.wait()
-        finally:
-            self.running -= 1
-        return f"done {arguments.get('n')}"
 
 
 # -- bounds ---------------------------------------------------------------------------------------------------------

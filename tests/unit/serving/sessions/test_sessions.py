@@ -65,6 +65,7 @@ from tests.helpers.dispatcher_and_service import (
     REQUESTS,
     RESPONSES,
     UNGUARDED,
+    Gate,
     Peer,
     Service,
     catalog,
@@ -78,24 +79,6 @@ from tests.helpers.reply_broker import ANSWER, OWN, asked, routing
 from tests.helpers.session import KEY
 from tests.helpers.session_caller import calling
 from tests.unit.cli.conftest import Run, as_if_alone, run, write_catalog
-
-
-class Gate:
-    """A tool that waits until it may go on, and counts."""
-
-    def __init__(self) -> None:
-        self.open = asyncio.Event()
-        self.begun: list[Any] = []
-        self.cancelled = 0
-
-    async def __call__(self, arguments: dict[str, Any]) -> str:
-        self.begun.append(arguments.get("n"))
-        try:
-            await self.open.wait()
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
-        return f"done {arguments.get('n')}"
 
 
 async def count(most: int, size: int = 1) -> AsyncIterator[str]:
