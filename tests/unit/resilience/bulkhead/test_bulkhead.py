@@ -53,7 +53,7 @@ class Bench:
     """A bulkhead on a clock of its own, with a ``max_wait`` of 1 s unless another is given; ``told`` has who got what, in
     order."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, taken: int = 0, **settings: Any) -> None:
         self.now = 1_000.0
         limits = {name: settings.pop(name) for name in QueueLimits.__struct_fields__ if name in settings}
         self.guard = BulkheadGuard(
@@ -63,6 +63,13 @@ class Bench:
         )
         self.told: list[tuple[str, BulkheadPermit | Rejection]] = []
         self.absent: set[str] = set()
+        for _ in range(taken):
+            self.acquire()
+
+    def expire(self, seconds: float) -> None:
+        """Let time pass, and end the waits that are over."""
+        self.now += seconds
+        self.guard.expire(self.now)
 
     def acquire(self) -> BulkheadPermit:
         permit = self.guard.admit()
@@ -107,6 +114,12 @@ class Bench:
         permit = self.told[-1][1]
         assert isinstance(permit, BulkheadPermit)
         return permit
+
+
+def occupied(**settings: Any) -> tuple[Bench, BulkheadPermit]:
+    """A bulkhead, and a permit of it."""
+    bench = Bench(**settings)
+    return bench, bench.acquire()
 
 
 def reconfigure(bench: Bench, **changes: Any) -> None:
@@ -182,8 +195,7 @@ def test_enqueue_acquires_a_free_permit_at_once() -> None:
 
 
 def test_released_permits_go_to_waiters_in_order() -> None:
-    bench = Bench()
-    held = bench.acquire()
+    bench, held = occupied()
     a, b, c = bench.wait("a", "b", "c")
     assert bench.guard.waiting == 3
     held.finish(OK)
@@ -199,8 +211,7 @@ def test_released_permits_go_to_waiters_in_order() -> None:
 
 
 def test_service_time_starts_when_the_permit_is_granted() -> None:
-    bench = Bench()
-    held = bench.acquire()
+    bench, held = occupied()
     bench.wait("a")
     bench.now += 0.5
     held.finish(Outcome.CANCELLED)
@@ -211,8 +222,7 @@ def test_service_time_starts_when_the_permit_is_granted() -> None:
 
 def test_permit_refused_by_a_cancelled_waiter_goes_to_the_next() -> None:
     """Peers' bulkheads shrank from 4 places to 0 by this."""
-    bench = Bench()
-    held = bench.acquire()
+    bench, held = occupied()
     bench.wait("a", "b", "c")
     bench.absent = {"a", "b"}
     held.finish(OK)
@@ -225,8 +235,7 @@ def test_permit_refused_by_a_cancelled_waiter_goes_to_the_next() -> None:
 
 
 def test_thousands_of_cancelled_waiters_are_skipped_without_recursion() -> None:
-    bench = Bench(max_length=5_000)
-    held = bench.acquire()
+    bench, held = occupied(max_length=5_000)
     for number in range(5_000):
         bench.wait(str(number))
     bench.absent = {str(number) for number in range(4_999)}
@@ -236,9 +245,7 @@ def test_thousands_of_cancelled_waiters_are_skipped_without_recursion() -> None:
 
 
 def test_full_queue_rejects_with_retry_after() -> None:
-    bench = Bench(max_concurrent_calls=2, max_length=2, max_wait=10)
-    bench.acquire()
-    bench.acquire()
+    bench = Bench(max_concurrent_calls=2, max_length=2, max_wait=10, taken=2)
     bench.wait("a", "b")
     assert bench.enqueue("c") == Rejection("bulkhead", "queue-full", None), "nobody knows how long calls take"
     bench = Bench(max_concurrent_calls=2, max_length=2, max_wait=10)
@@ -252,8 +259,7 @@ def test_full_queue_rejects_with_retry_after() -> None:
 
 
 def test_a_max_wait_of_0_rejects_at_once() -> None:
-    bench = Bench(max_wait=0)
-    bench.acquire()
+    bench = Bench(max_wait=0, taken=1)
     assert bench.enqueue("a") == Rejection("bulkhead", "full", None)
     bench = Bench(max_wait=0)
     bench.serve(4.0)
@@ -285,16 +291,14 @@ def test_wait_far_beyond_max_wait_is_rejected_at_once() -> None:
 
 
 def test_without_a_service_time_only_expired_deadlines_are_rejected() -> None:
-    bench = Bench()
-    bench.acquire()
+    bench = Bench(taken=1)
     assert bench.enqueue("a", left=0.0) == Rejection("bulkhead", "too-late", None)
     assert bench.enqueue("a", left=-1.0) == Rejection("bulkhead", "too-late", None)
     bench.wait("a", left=0.001)
 
 
 def test_wait_ends_at_max_wait_or_deadline_whichever_is_first() -> None:
-    bench = Bench(max_wait=1)
-    bench.acquire()
+    bench = Bench(max_wait=1, taken=1)
     [a] = bench.wait("a", left=5.0)
     [b] = bench.wait("b", left=0.5)
     [c] = bench.wait("c")
@@ -318,28 +322,22 @@ def test_wait_lasts_while_the_call_can_still_end_by_its_deadline() -> None:
     bench.acquire()
     [a] = bench.wait("a", left=30.0)
     assert a.expires == bench.now + 15.0, "the one in flight has run for 15 s by then: another would not end in time"
-    bench.now += 5.0
-    bench.guard.expire(bench.now)
+    bench.expire(5.0)
     assert bench.told == []
-    bench.now += 9.999
-    bench.guard.expire(bench.now)
+    bench.expire(9.999)
     assert bench.told == []
-    bench.now += 0.001
-    bench.guard.expire(bench.now)
+    bench.expire(0.001)
     assert bench.names == "a:too-late"
 
 
 def test_wait_is_extended_as_calls_end() -> None:
-    bench = Bench(max_wait=None)
-    held = bench.acquire()
+    bench, held = occupied(max_wait=None)
     bench.wait("a", "b", left=30.0)
     bench.now += 13.0
     held.finish(OK)
-    bench.now += 3.0
-    bench.guard.expire(bench.now)
+    bench.expire(3.0)
     assert bench.names == "a", "15 s are over, but a call has ended since"
-    bench.now += 1.0
-    bench.guard.expire(bench.now)
+    bench.expire(1.0)
     assert bench.names == "a b:too-late", "13 s are left, as long as calls take"
 
 
@@ -392,8 +390,7 @@ def test_stall_is_measured_in_durations_of_the_tool() -> None:
 
 
 def test_call_without_a_deadline_waits_without_one() -> None:
-    bench = Bench(max_wait=None)
-    held = bench.acquire()
+    bench, held = occupied(max_wait=None)
     bench.wait("a")
     assert bench.guard.next_expiry() == math.inf
     bench.now += 1e6
@@ -402,8 +399,7 @@ def test_call_without_a_deadline_waits_without_one() -> None:
 
 
 def test_expired_call_gets_no_permit_even_if_the_timer_is_late() -> None:
-    bench = Bench()
-    held = bench.acquire()
+    bench, held = occupied()
     bench.wait("a", left=0.5)
     bench.wait("b")
     bench.now += 0.5
@@ -412,8 +408,7 @@ def test_expired_call_gets_no_permit_even_if_the_timer_is_late() -> None:
 
 
 def test_urgent_calls_are_served_first_and_displace_others_from_a_full_queue() -> None:
-    bench = Bench(max_length=2)
-    held = bench.acquire()
+    bench, held = occupied(max_length=2)
     bench.wait("x", "y", priority="batch")
     assert bench.enqueue("z", priority="batch") == Rejection("bulkhead", "queue-full", None)
     bench.wait("a", priority="interactive")
@@ -425,8 +420,7 @@ def test_urgent_calls_are_served_first_and_displace_others_from_a_full_queue() -
 
 
 def test_users_who_wait_are_served_in_turn() -> None:
-    bench = Bench(max_length=9)
-    held = bench.acquire()
+    bench, held = occupied(max_length=9)
     bench.wait("a1", "a2", "a3", user="a")
     bench.wait("b1", user="b")
     bench.wait("c1", "c2", user="c")
@@ -447,8 +441,7 @@ def test_user_with_many_waiting_calls_makes_no_other_user_wait_too_long() -> Non
 
 
 def test_full_queue_drops_from_the_longest_line() -> None:
-    bench = Bench(max_length=4)
-    held = bench.acquire()
+    bench, held = occupied(max_length=4)
     bench.wait("a1", "a2", "a3", "a4", user="a")
     assert bench.enqueue("a5", user="a") == Rejection("bulkhead", "queue-full", None)
     bench.wait("b1", "b2", user="b")
@@ -461,8 +454,7 @@ def test_full_queue_drops_from_the_longest_line() -> None:
 
 
 def test_overload_serves_the_newest_of_each_user() -> None:
-    bench = Bench(max_length=9)
-    held = bench.acquire()
+    bench, held = occupied(max_length=9)
     bench.wait("a1", "a2", "a3", user="a")
     bench.wait("b1", "b2", user="b")
     bench.stand()
@@ -474,8 +466,7 @@ def test_overload_serves_the_newest_of_each_user() -> None:
 
 @pytest.mark.parametrize(("priority", "first"), [(None, "a"), ("interactive", "a"), ("unknown", "x")])
 def test_missing_priority_is_the_most_urgent_and_an_unknown_one_the_least(priority: str | None, first: str) -> None:
-    bench = Bench()
-    held = bench.acquire()
+    bench, held = occupied()
     bench.wait("x", priority="batch")
     bench.wait("a", priority=priority)
     held.finish(OK)
@@ -531,8 +522,7 @@ def test_overload_sheds_no_urgent_call_for_which_a_permit_comes_free_at_once() -
 
 
 def test_short_queue_is_fifo_and_sheds_no_call() -> None:
-    bench = Bench(shed_after=0.1, max_wait=10)
-    held = bench.acquire()
+    bench, held = occupied(shed_after=0.1, max_wait=10)
     bench.wait("a", "b")
     bench.now += 9.0
     held.finish(Outcome.CANCELLED)
@@ -575,8 +565,7 @@ def test_slow_tool_keeps_a_reserve_of_waiters() -> None:
 
 
 def test_full_queue_under_overload_sheds_its_oldest() -> None:
-    bench = Bench(max_length=2, max_wait=10)
-    bench.acquire()
+    bench = Bench(max_length=2, max_wait=10, taken=1)
     bench.wait("a", "b")
     bench.stand()
     bench.wait("c")
@@ -584,8 +573,7 @@ def test_full_queue_under_overload_sheds_its_oldest() -> None:
 
 
 def test_close_rejects_waiting_and_later_calls_and_lets_calls_in_flight_end() -> None:
-    bench = Bench(max_concurrent_calls=2)
-    held = bench.acquire()
+    bench, held = occupied(max_concurrent_calls=2)
     bench.acquire()
     bench.wait("a", "b")
     bench.guard.close()
@@ -598,8 +586,7 @@ def test_close_rejects_waiting_and_later_calls_and_lets_calls_in_flight_end() ->
 
 
 def test_rejection_retains_no_memory() -> None:
-    bench = Bench(max_wait=0)
-    bench.acquire()
+    bench = Bench(max_wait=0, taken=1)
     answers = {bench.enqueue(str(number)) for number in range(100)}
     assert len(answers) == 1, "values, alike and without a reference to the call"
     assert len(bench.guard._queue._expiries) == 0
@@ -616,8 +603,7 @@ def test_a_caller_that_knows_the_time_spares_readings_of_the_clock() -> None:
 
 
 def test_higher_limit_grants_permits_to_waiters_at_once() -> None:
-    bench = Bench()
-    bench.acquire()
+    bench = Bench(taken=1)
     bench.wait("a", "b", "c")
     reconfigure(bench, max_concurrent_calls=3)
     assert bench.names == "a b"
@@ -640,8 +626,7 @@ def test_lower_limit_revokes_no_permit() -> None:
 
 
 def test_waiters_keep_their_expiry_when_max_wait_changes() -> None:
-    bench = Bench(max_wait=1)
-    bench.acquire()
+    bench = Bench(max_wait=1, taken=1)
     waiters = bench.wait("a", "b")
     reconfigure(bench, max_wait=5)
     assert [waiter.expires for waiter in waiters] == [1_001.0] * 2
@@ -650,8 +635,7 @@ def test_waiters_keep_their_expiry_when_max_wait_changes() -> None:
 
 
 def test_new_priorities_reorder_waiters() -> None:
-    bench = Bench()
-    held = bench.acquire()
+    bench, held = occupied()
     bench.wait("x", priority="batch")
     bench.wait("a")
     bench.wait("y", priority="batch")
@@ -664,8 +648,7 @@ def test_new_priorities_reorder_waiters() -> None:
 
 
 def test_waiters_of_a_removed_priority_become_least_urgent_unless_most_urgent() -> None:
-    bench = Bench()
-    held = bench.acquire()
+    bench, held = occupied()
     bench.wait("x", priority="batch")
     bench.wait("a")
     reconfigure(bench, priorities=("chat", "night"))
@@ -677,8 +660,7 @@ def test_waiters_of_a_removed_priority_become_least_urgent_unless_most_urgent() 
 
 
 def test_overload_persists_across_reconfiguration() -> None:
-    bench = Bench(max_wait=10)
-    bench.acquire()
+    bench = Bench(max_wait=10, taken=1)
     bench.wait("a", "b")
     bench.stand()
     reconfigure(bench, max_wait=5)
