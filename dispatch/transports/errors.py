@@ -44,6 +44,13 @@ def _not_sent(type: ErrorType, text: str) -> TransportError:
     return TransportError(type, f"No tool was executed: {text}", may_have_run=False)
 
 
+def _not_executed(type: ErrorType, text: str, retry_after: float | None = None) -> TransportError:
+    """Return the error of one call. ``retry_after``: seconds after which the tool may be called again."""
+    if retry_after is not None:
+        text = f"{text} Use another tool, or call it again in {retry_after:g} s or later."
+    return TransportError(type, f"The tool was not executed: {text}", may_have_run=False, retry_after=retry_after)
+
+
 def describe_without_call(error: DispatchError) -> str:
     """Return the text of an error for a reader who has made no call, such as the operator of a service: without the
     statement that no tool was executed."""
@@ -109,31 +116,19 @@ def describe_refusal(error: TransportError, topic: str) -> str:
 
 def closed(what: str = "the connection is closed") -> TransportError:
     """Return the error of a use of a connection that is closed."""
-    return TransportError(
-        ErrorType.CLOSED, f"The tool was not executed: {what}. Open a new connection.", may_have_run=False
-    )
+    return _not_executed(ErrorType.CLOSED, f"{what}. Open a new connection.")
 
 
 def publish_queue_full(queued: int, *, topic: str, retry_after: float) -> TransportError:
     """Return the error of a message that found ``queued`` messages before it."""
-    return TransportError(
-        ErrorType.PUBLISH_QUEUE_FULL,
-        f"The tool was not executed: {queued:,} messages to {topic} wait to be sent already. Use another tool, or call it "
-        f"again in {retry_after:g} s or later.",
-        may_have_run=False,
-        retry_after=retry_after,
-    )
+    text = f"{queued:,} messages to {topic} wait to be sent already."
+    return _not_executed(ErrorType.PUBLISH_QUEUE_FULL, text, retry_after)
 
 
 def too_many_inboxes(count: int, *, topic: str, retry_after: float) -> TransportError:
     """Return the error of a peer whose inbox is not opened: ``count`` are open or being opened."""
-    return TransportError(
-        ErrorType.PUBLISH_QUEUE_FULL,
-        f"The tool was not executed: {topic} was not opened, because {count:,} inboxes are open or too many were opened at "
-        f"once. Use another tool, or call it again in {retry_after:g} s or later.",
-        may_have_run=False,
-        retry_after=retry_after,
-    )
+    text = f"{topic} was not opened, because {count:,} inboxes are open or too many were opened at once."
+    return _not_executed(ErrorType.PUBLISH_QUEUE_FULL, text, retry_after)
 
 
 def bad_address(url: str, why: str) -> TransportError:
@@ -262,13 +257,10 @@ def sending_failed(name: str, *, topic: str) -> TransportError:
                 retryable=False,
             )
         case "Dropped":
-            return TransportError(
-                ErrorType.PUBLISH_DROPPED,
-                f"The tool was not executed: the broker dropped the message to {topic} because too many are published "
-                "at once on this connection. Use another tool, or call it again in 0.1 s or later.",
-                may_have_run=False,
-                retry_after=0.1,
+            text = (
+                f"the broker dropped the message to {topic} because too many are published at once on this connection."
             )
+            return _not_executed(ErrorType.PUBLISH_DROPPED, text, 0.1)
         case "AlreadyClosed":
             return TransportError(
                 ErrorType.CONNECTION_LOST,
