@@ -60,15 +60,6 @@ def version_key(text: str | None) -> tuple[bool, Version | None]:
     return text is not None, None if text is None else parse_version(text)
 
 
-def is_prerelease(text: str) -> bool:
-    """Return whether the version is a prerelease, such as ``2.0.0-rc.1``.
-
-    Raises:
-        ValueError: the text is no version.
-    """
-    return parse_version(text).prerelease is not None
-
-
 # Version ranges with the semantics of node-semver 7: ``^1.4``, ``~2.1``, ``1.x``, ``1.2 - 2.3``, ``>=1 <3 || 4.0.0``.
 #
 # The grammar is the one that node-semver documents (its ``range.bnf``), with ``v`` before a version, ``~>`` for ``~`` and a
@@ -166,8 +157,8 @@ class Range:
     text: str
     alternatives: tuple[Alternative, ...] = field(compare=False)
 
-    def includes(self, version: str | Version) -> bool:
-        """Return whether the version satisfies the range. A text that is no version satisfies none.
+    def includes(self, version: str | Version | None) -> bool:
+        """Return whether the version satisfies the range. None and a text that is no version satisfy none.
 
         A prerelease satisfies a range only if the range names a prerelease of the same major, minor and patch number, as in
         node-semver: a user of ``>=2.0.0-rc.1`` accepts that release's risk, not that of ``3.0.0-alpha``.
@@ -177,6 +168,8 @@ class Range:
                 version = parse_version(version)
             except ValueError:
                 return False
+        if version is None:
+            return False
         for comparators in self.alternatives:
             if all(each.accepts(version) for each in comparators) and (
                 version.prerelease is None or _names_prerelease_of(comparators, version)
@@ -303,7 +296,7 @@ def select_default(versions: Sequence[D]) -> D:
     """
     if len(versions) == 1:
         return versions[0]
-    releases = [each for each in versions if each.version is None or not is_prerelease(each.version)]
+    releases = [each for each in versions if each.version is None or parse_version(each.version).prerelease is None]
     targets = {target for each in versions if isinstance(each, ToolDescriptor) for target in each.rollout}
     candidates = [each for each in releases if each.version not in targets]
     return (candidates or releases or versions)[0]
@@ -312,7 +305,7 @@ def select_default(versions: Sequence[D]) -> D:
 def select_highest(versions: Iterable[D], range: Range) -> D | None:
     """Return the first of ``versions``, which are the highest first, that is in ``range``; one without a version is in
     none."""
-    return next((each for each in versions if each.version is not None and range.includes(each.version)), None)
+    return next((each for each in versions if range.includes(each.version)), None)
 
 
 def select_version(default: D, versions: Iterable[D], range: Range) -> D | None:
@@ -320,7 +313,7 @@ def select_version(default: D, versions: Iterable[D], range: Range) -> D | None:
 
     The default precedes a higher version that is being rolled out: a range must not bypass the share of that version.
     """
-    if default.version is not None and range.includes(default.version):
+    if range.includes(default.version):
         return default
     return select_highest(versions, range)
 
@@ -351,7 +344,7 @@ def select_service(versions: Sequence[ServiceDescriptor], requires: str | None) 
         return select_default(versions)
     range = parse_range(requires)
     return select_highest(versions, range) or next(
-        (each for each in versions if any(_is_in(range, instance.version) for instance in each.instances)), None
+        (each for each in versions if any(range.includes(instance.version) for instance in each.instances)), None
     )
 
 
@@ -370,7 +363,3 @@ def find_service_version(versions: Sequence[ServiceDescriptor], requires: str | 
         with contextlib.suppress(ValueError):
             return select_service(ordered, requires) or select_default(ordered)
     return select_default(ordered)
-
-
-def _is_in(range: Range, version: str | None) -> bool:
-    return version is not None and range.includes(version)

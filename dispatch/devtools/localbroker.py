@@ -994,12 +994,7 @@ def build_run_command(name: str, port: int, web_port: int, *, volume: str | None
     """Build the `docker run` command for a broker on loopback ports; data in `volume`, or deleted with the container."""
     return [
         *("docker", "run", "--detach", "--rm", "--name", name),
-        *(
-            "--publish",
-            f"{LOOPBACK}:{port}:{port}",
-            "--publish",
-            f"{LOOPBACK}:{web_port}:{web_port}",
-        ),
+        *("--publish", f"{LOOPBACK}:{port}:{port}", "--publish", f"{LOOPBACK}:{web_port}:{web_port}"),
         *("--env", f"PULSAR_PREFIX_brokerServicePort={port}", "--env", f"PULSAR_PREFIX_webServicePort={web_port}"),
         *("--env", f"PULSAR_MEM={MEMORY}"),
         *(() if volume is None else ("--volume", f"{volume}:/pulsar/data")),

@@ -18,7 +18,6 @@ from dispatch.catalog.versions import (
     MAX_NUMBER,
     MAX_RANGE_CHARS,
     MAX_VERSION_CHARS,
-    is_prerelease,
     is_version,
     list_versions,
     parse_range,
@@ -100,9 +99,8 @@ def test_no_version_is_its_own_equal() -> None:
 
 
 def test_prereleases() -> None:
-    assert is_prerelease("1.0.0-rc.1")
-    assert not is_prerelease("1.0.0")
-    assert not is_prerelease("1.0.0+rc-1")
+    assert parse_version("1.0.0-rc.1").prerelease == "rc.1"
+    assert parse_version("1.0.0").prerelease is parse_version("1.0.0+rc-1").prerelease is None
 
 
 @pytest.mark.parametrize(
