@@ -343,7 +343,7 @@ class _Division:
         lowered: version of the table after whose confirmation the bound is the share.
         granted, released, used: see :class:`Need` and :class:`Entry`.
         pool: released calls that no member has a claim to.
-        claims: by member, to parts of released calls that were not granted yet.
+        claims: by member, what it was to have of released calls less what it was granted of them.
         listing: see :class:`Entry`.
         since: version of the table that has listed the limit; what members released before counts no more.
         calm_since: since when all shares are equal.
@@ -449,24 +449,27 @@ class _Division:
         if self.pool:
             hungry = {each: max(0.0, need.demand - raised.get(each, 0.0) * limit) for each, need in needs.items()}
             hungry = {each: part for each, part in hungry.items() if part > self.shares.get(each, math.inf) * limit}
-            self._grant(hungry or raised)
+            if receivers := hungry or raised:
+                self._grant(receivers)
 
     def _grant(self, receivers: Mapping[str, float]) -> None:
-        """Grant the released calls to ``receivers``, by what each of them wants. Only whole calls: parts of one would admit
-        no call anywhere, and be released again."""
+        """Grant the released calls to ``receivers``, by what each of them wants: whole calls, and the rest to one of them,
+        which may have the other part of a call. In equal parts it would admit no call anywhere."""
         total, claims = sum(receivers.values()), self.claims
         for each, part in receivers.items():
             claims[each] = claims.get(each, 0.0) + self.pool * part / total
-        self.pool = 0.0
-        whole = {each: max(0, math.floor(claims[each])) for each in receivers}
-        for each, calls in whole.items():
-            claims[each] -= calls
-        for _ in range(math.floor(sum(claims.values())) if receivers else 0):
-            first = max(receivers, key=lambda each: claims[each])
-            whole[first] += 1
-            claims[first] -= 1.0
-        for each, calls in whole.items():
+        for each in receivers:
+            calls = float(max(0, math.floor(claims[each])))
             self.granted[each] += calls
+            claims[each] -= calls
+            self.pool -= calls
+        while self.pool > 1e-9:
+            calls = min(1.0, self.pool)
+            first = max(receivers, key=lambda each: claims[each])
+            self.granted[first] += calls
+            claims[first] -= calls
+            self.pool -= calls
+        self.pool = 0.0
 
     def _choose(self, callers: Sequence[str], places: int, turn: float) -> list[str]:
         """Return the callers that have a place in this turn: those whose last one is the longest ago."""
