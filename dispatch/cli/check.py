@@ -39,6 +39,7 @@ from dispatch.policy import DEFAULT_POLICY, DEFAULT_SOURCE, Policy, PolicyError,
 from dispatch.relay import MAX_FILE_BYTES, RelayConfig, RelayedService, RelayError, plan_services
 from dispatch.routing.instance import DISCOVERY_S, HELLO_WAIT_S
 from dispatch.telemetry.rules import describe_slo
+from dispatch.transports import default_broker
 from dispatch.transports.errors import describe_without_call
 from dispatch.transports.pulsar.handshake import endpoints
 
@@ -108,7 +109,7 @@ def check(
             settings.catalog, settings.policy = list(relay_config.catalog), relay_config.policy
             settings.workspace = settings.workspace or relay_config.workspace
             settings.grants = relay_config.grants
-            settings.broker = settings.broker or relay_config.broker
+            settings.broker = settings.broker or default_broker(relay_config.broker)
         if folders:
             settings.catalog = folders
         snapshot = read_given_sources(settings, "dispatch check")

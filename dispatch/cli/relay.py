@@ -34,6 +34,7 @@ from dispatch.cli.base import (
 from dispatch.documents import sign_file
 from dispatch.errors import TransportError
 from dispatch.relay import Relay, RelayConfig, RelayError
+from dispatch.transports import default_broker
 
 CHECK_S: Final = 1.0
 """Seconds between two checks whether the configuration has changed."""
@@ -55,7 +56,8 @@ def relay(
 
     [bold]dispatch relay --config relay.json[/bold]
 
-    'dispatch check --relay relay.json' shows what it would do. Several relays with one configuration share the requests.
+    'dispatch check --relay relay.json' shows what it would do. Several relays with one configuration share the requests. The
+    broker that the file names is used without --broker and DISPATCH_BROKER.
 
     SIGHUP, and a change of the file, put the configuration in force again; with a mistake the former one stays. SIGTERM and
     Ctrl-C stop: calls in flight finish; a second one cancels them. The exit code after SIGTERM is 0, after Ctrl-C 130.
@@ -79,13 +81,13 @@ def relay(
 
 
 def load_config(path: str, settings: Settings) -> RelayConfig:
-    """Read the configuration; the broker is that of ``--broker``, else that of the file.
+    """Read the configuration; the broker is that of ``--broker``, else of ``DISPATCH_BROKER``, else of the file.
 
     Raises:
         RelayError: it has mistakes.
     """
     config = RelayConfig.load(path)
-    return msgspec.structs.replace(config, broker=settings.broker or config.broker or settings.broker_url)
+    return msgspec.structs.replace(config, broker=settings.broker or default_broker(config.broker))
 
 
 def report(event: str, line: str, *, json: bool) -> None:

@@ -50,9 +50,9 @@ BROKER_VARIABLE: Final = "DISPATCH_BROKER"
 program passes when its own variable is unset."""
 
 
-def default_broker() -> str:
-    """Return the value of ``DISPATCH_BROKER``, else the address of a broker on this machine."""
-    return normalize_address(os.environ.get(BROKER_VARIABLE, "")) or DEFAULT_BROKER
+def default_broker(otherwise: str | None = None) -> str:
+    """Return the value of ``DISPATCH_BROKER``, else ``otherwise``, else the address of a broker on this machine."""
+    return normalize_address(os.environ.get(BROKER_VARIABLE, "")) or otherwise or DEFAULT_BROKER
 
 
 def normalize_address(url: str) -> str:

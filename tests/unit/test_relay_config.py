@@ -13,6 +13,8 @@ import pytest
 
 from dispatch import Catalog
 from dispatch.cli import main
+from dispatch.cli.base import Settings
+from dispatch.cli.relay import load_config
 from dispatch.relay import Relay, RelayConfig, RelayError, describe_mcp_tool, plan_services
 
 pytestmark = pytest.mark.usefixtures("own_logging")
@@ -258,6 +260,30 @@ def test_check_and_relay_report_the_mistakes(folder: Path, capsys: pytest.Captur
     assert mistake in shown
     assert mistake in capsys.readouterr().err
     assert 'write "concurrency": 1024' in shown
+
+
+@pytest.mark.parametrize(
+    ("option", "variable", "file", "expected"),
+    [
+        ("pulsar://option:1", "pulsar://variable:1", "pulsar://file:1", "pulsar://option:1"),
+        (None, " PULSAR://variable:1\n", "pulsar://file:1", "pulsar://variable:1"),
+        (None, "", "pulsar://file:1", "pulsar://file:1"),
+        (None, "", None, "pulsar://localhost:6650"),
+    ],
+)
+def test_the_broker_of_the_command(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    option: str | None,
+    variable: str,
+    file: str | None,
+    expected: str,
+) -> None:
+    """As of every other command: the option, the environment, and only then what a file says."""
+    monkeypatch.setenv("DISPATCH_BROKER", variable)
+    raw = {"catalog": ["relay/tools"]} | ({} if file is None else {"broker": file})
+    write(folder / "relay.json", raw)
+    assert load_config(str(folder / "relay.json"), Settings(broker=option)).broker == expected
 
 
 def test_the_embedded_broker_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
