@@ -44,7 +44,7 @@ from dispatch.resilience.aio import OUTPACED, hedged, retry
 from dispatch.resilience.breaker import BreakerPermit
 from dispatch.resilience.bulkhead import BulkheadGuard, BulkheadPermit
 from dispatch.resilience.durations import GROWTH, MAX_MULTIPLE, attempt_deadline
-from dispatch.resilience.rate_limit import RatePermit, Waiter
+from dispatch.resilience.rate_limit import REPLACED, RatePermit, Waiter
 from dispatch.resilience.retry import ANSWERED, NoHedgeReason, NoRetryReason, RetryDecision, RetryTarget, may_have_run
 from dispatch.routing.instance import DISCOVERY_S, GONE_S, IN_PROCESS, Channel, Claim, Connection, Holder, Instance
 from dispatch.routing.pool import UNRESPONSIVE_S, InstancePool, SelectedInstance
@@ -171,7 +171,9 @@ class Admission(msgspec.Struct, eq=False):
         guards = self._guards
         if waiter is not None:
             assert guards.rates is not None
-            may = await guards.rates.wait(waiter)
+            may: RatePermit | Rejection | None = await guards.rates.wait(waiter)
+            while isinstance(may, Rejection) and may.reason == REPLACED:
+                may = None if guards.rates is None else await guards.rates.acquire(user, deadline)
             if isinstance(may, Rejection):
                 return may
             self._rate = may

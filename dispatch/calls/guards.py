@@ -22,7 +22,7 @@ from dispatch.resilience.breaker import CircuitBreaker, State
 from dispatch.resilience.durations import AGE_S, FEW, LatencyHistogram, Quantile
 from dispatch.resilience.fleet import Fleet
 from dispatch.resilience.leases import FleetRateLimiter, QuotaLease, RateLease, SlotsLease, UserLeases
-from dispatch.resilience.rate_limit import Bucket, CombinedBucket, LeakyBucket, RateLimiter, UserBuckets
+from dispatch.resilience.rate_limit import REPLACED, Bucket, CombinedBucket, LeakyBucket, RateLimiter, UserBuckets
 from dispatch.resilience.retry import MIN_REPEATS_PER_S, Hedging, RetryBudget, RetryPolicy
 from dispatch.routing.instance import InFlight
 from dispatch.routing.pool import UNRESPONSIVE_S, InstancePool
@@ -182,8 +182,8 @@ class ToolGuards:
 
     def reconfigure(self, policy: Policy, *, repeatable: bool) -> None:
         """Apply another policy. Breakers keep their state, calls in flight and in the queue their places, measurements stay,
-        and so do the counted calls of each rate limit that is the same. A call that waits while the rate limits change waits
-        for the former ones."""
+        and so do the counted calls of each rate limit that is the same. A call that waits while the rate limits change is
+        admitted, queued or rejected by the new ones."""
         former, self.policy, self.repeatable = self.policy, policy, repeatable
         if policy.breaker is None or self.breaker is None:
             self.breaker = self._breaker()
@@ -627,6 +627,8 @@ class GuardRegistry:
             if self._fleet is not None and owner.rates is not None:
                 for each in owner.rates.leases:
                     self._fleet.add(each)
+            if former is not None:
+                former.close(REPLACED)
         return owner.rates
 
     def _leave_fleet(self, rates: AsyncRateLimiter | None) -> None:

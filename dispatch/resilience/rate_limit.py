@@ -173,6 +173,8 @@ BY_TOOL = "rate-limit"
 """``by`` of a rejection by the tool's limit."""
 BY_USER = "user-rate-limit"
 """``by`` of a rejection by the user's limit."""
+REPLACED = "replaced"
+"""``reason`` of the rejection of a waiting call that is to be admitted by another limiter."""
 
 _REJECTED = Outcome.REJECTED  # access to the member of an enumeration costs as much as the rest of finish()
 

@@ -223,6 +223,49 @@ async def test_a_change_of_one_limit_refills_no_other(fleet: str | None, scope: 
         assert await admit("dan") == 6
 
 
+@pytest.mark.parametrize("scope", ["process", "fleet"])
+async def test_calls_that_wait_are_admitted_at_the_changed_rate(scope: str) -> None:
+    """Forty calls that waited at 20/s passed within two seconds, whatever the rate was changed to."""
+
+    def limits(rate: str) -> dict[str, Any]:
+        return {"rate-limit": {"rate": rate, "burst": 1, "max-wait": 60, "scope": scope}, "timeout": 60}
+
+    ended: list[float] = []
+
+    async def call() -> None:
+        result = await dispatcher.execute("work", user="alice")
+        ended.append(clock() - changed if result.error is None else -1.0)
+
+    clock = asyncio.get_running_loop().time
+    async with lab() as stack:
+        dispatcher = await stack.enter_async_context(connect(limits("20/s")))
+        changed = clock()
+        calls = [asyncio.create_task(call()) for _ in range(40)]
+        await asyncio.sleep(0.52)
+        assert len(ended) == 11
+        await dispatcher.reload(policy=limits("2/s"))
+        changed = clock()
+        await asyncio.sleep(4.9)
+        assert 19 <= len(ended) <= 22  # one at once and two a second
+        await dispatcher.reload(policy=limits("1/h"))
+        await asyncio.sleep(1.0)
+        await asyncio.wait_for(asyncio.gather(*calls), 1.0)
+        assert ended.count(-1.0) >= 17, "they would wait for an hour"
+
+
+async def test_calls_that_wait_pass_when_the_limit_is_removed() -> None:
+    async with lab() as stack:
+        dispatcher = await stack.enter_async_context(
+            connect({"rate-limit": {"rate": "1/h", "max-wait": 10_000}, "timeout": 20_000})
+        )
+        calls = [asyncio.create_task(dispatcher.execute("work")) for _ in range(3)]
+        await asyncio.sleep(1.0)
+        assert [each.done() for each in calls] == [True, False, False]
+        await dispatcher.reload(policy={"rate-limit": None})
+        results = await asyncio.wait_for(asyncio.gather(*calls), 1.0)
+        assert [result.error for result in results] == [None, None, None]
+
+
 async def test_without_a_fleet_limits_hold_for_the_process(caplog: pytest.LogCaptureFixture) -> None:
     async with lab() as stack:
         policy = {
