@@ -29,10 +29,9 @@ from typing import Final
 from benchmarks.harness.report import aligned
 from dispatch.devtools.localbroker import Admin, LocalBroker, create_namespaces
 from dispatch.policy import RateLimit
-from dispatch.resilience.aio import AsyncRateLimiter
 from dispatch.resilience.fleet import KEEP_S, RAISE_AFTER_S, REPORT_S, Fleet
 from dispatch.resilience.leases import FleetRateLimiter, RateLease
-from dispatch.resilience.rate_limit import RateLimiter
+from dispatch.resilience.rate_limit import LeakyBucket, RateLimiter
 
 RATE, BURST = 100, 40
 PERIOD_S: Final = 6.0
@@ -211,7 +210,7 @@ def measure_cost() -> tuple[float, float]:
     lease = RateLease("rate:t", rate.per_second, rate.capacity, {}, share, time.monotonic())
     shared = FleetRateLimiter(time.monotonic, bucket=lease.bucket)
     shared.counts, shared.quota = (lease.demand.counts,), None
-    local: RateLimiter = AsyncRateLimiter(rate).limiter
+    local = RateLimiter(time.monotonic, bucket=LeakyBucket(rate.capacity, rate.per_second))
     times: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(15):
         for is_shared, limiter in ((False, local), (True, shared)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.fleet import __main__ as programme
 from benchmarks.fleet.__main__ import Period, tabulate
 
 EVENTS = ("demand", "demand", "one killed", "demand", "demand", "broker restarted", "demand", "demand", "demand")
@@ -32,3 +33,9 @@ def test_the_limit_is_used_except_in_faults(changed: dict[int, float], is_met: b
     ]
     table, found = tabulate(admitted, PERIODS)
     assert found == is_met, f"\n{table}"
+
+
+def test_the_cost_of_a_call_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The programme ended with "no running event loop" before it measured anything."""
+    monkeypatch.setattr(programme, "CALLS", 100)
+    assert min(programme.measure_cost()) > 0.0
