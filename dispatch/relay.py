@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -166,7 +166,14 @@ class RelayConfig(msgspec.Struct, frozen=True, rename="kebab"):
             raw = load_document(path, MAX_FILE_BYTES, "keep data out of it", 'write {"catalog": ["tools"]}')
         except DocumentError as error:
             raise RelayError([Problem(name, *mistake) for mistake in error.mistakes]) from None
-        config = object_key({"catalog": ["tools"]}, object_of(cls, {}))(raw, report, "")
+        read = object_key({"catalog": ["tools"]}, object_of(cls, {}))
+        config = read(raw, report, "")
+        wrong: Set[str] = frozenset()
+        if config is WRONG and isinstance(raw, dict):
+            # What the other keys name is read nevertheless, so that every mistake is listed.
+            right = {key: value for key, value in raw.items() if read({key: value}, Report(name), "") is not WRONG}
+            wrong = raw.keys() - right.keys()
+            config = read(right, Report(name), "")
         if config is WRONG:
             raise RelayError(report.problems)
         folder = Path(name).parent
@@ -176,7 +183,8 @@ class RelayConfig(msgspec.Struct, frozen=True, rename="kebab"):
         found: RelayConfig = msgspec.structs.replace(
             config, catalog=tuple(str(folder / each) for each in config.catalog), **paths
         )
-        if not (found.catalog or found.workspace or found.mcp_servers):
+        is_partial = not wrong.isdisjoint(("catalog", "workspace", "mcp-servers"))
+        if not (found.catalog or found.workspace or found.mcp_servers or is_partial):
             report.add_error("catalog", "there are no tools", 'write "catalog": ["tools"], or "workspace": "default"')
         problems = [*report.problems]
         for file, load in ((found.policy, load_policy_keys), (found.grants, Grants.load)):
@@ -187,7 +195,7 @@ class RelayConfig(msgspec.Struct, frozen=True, rename="kebab"):
                 problems += [msgspec.structs.replace(each, file=each.file or str(file)) for each in error.problems]
         catalog, mistakes = _check_folders(found.catalog)
         problems += mistakes
-        if not mistakes and found.workspace is None:  # otherwise services may come from there
+        if not (mistakes or is_partial) and found.workspace is None:  # otherwise services may come from there
             problems += plan_services(catalog, found.services)[1]
         if any(each.severity == "error" for each in problems):
             raise RelayError(problems)

@@ -103,6 +103,32 @@ def test_a_mistake_has_its_key(folder: Path, raw: object, key: str, problem: str
     assert problem in str(found)
 
 
+def test_every_mistake_is_listed(folder: Path) -> None:
+    """Those of the file's own keys, and those of what its other keys name; a key that is missing for a mistake is none."""
+    (folder / "policy.json").write_text('{"retry": 0}')
+    raw = {
+        "catalog": ["relay/tools"],
+        "concurrency": 0,
+        "drain": 3,
+        "x.y": 1,
+        "services": ["no"],
+        "policy": "policy.json",
+    }
+    with pytest.raises(RelayError) as caught:
+        RelayConfig.load(write(folder / "relay.json", raw))
+    assert sorted(each.key for each in caught.value.problems) == [
+        "['x.y']",
+        "concurrency",
+        "drain",
+        "no",
+        "retry.max-attempts",
+    ]
+    raw = {"catalog": ["relay/tools", 7], "services": ["no"], "mcp-tool": {"workspce": "x"}}
+    with pytest.raises(RelayError) as caught:
+        RelayConfig.load(write(folder / "relay.json", raw))
+    assert sorted(each.key for each in caught.value.problems) == ["catalog[1]", "mcp-tool.workspce"]
+
+
 def test_a_file_that_is_missing_or_no_json_is_a_mistake(folder: Path) -> None:
     (folder / "relay.json").write_text("{")
     for name in ("relay.json", "no.json"):
