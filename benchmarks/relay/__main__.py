@@ -51,8 +51,10 @@ def spec_of(url: str, topic: str) -> Spec:
 
 
 @contextlib.contextmanager
-def relaying(url: str, public: Spec, instance: Spec, policy: Mapping[str, Any] = {}) -> Iterator[subprocess.Popen[str]]:
-    """Run a relay from the public topic to the instance's."""
+def relaying(
+    url: str, public: Spec, instance: Spec, policy: Mapping[str, Any] = {}, processor: int | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a relay from the public topic to the instance's; ``processor``: on this one alone."""
     service = {
         "id": "echo",
         "request-queue": public.request,
@@ -74,6 +76,8 @@ def relaying(url: str, public: Spec, instance: Spec, policy: Mapping[str, Any] =
         command = [sys.executable, "-m", "dispatch", "relay", "--config", str(folder / "relay.json"), "--json"]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        if processor is not None:
+            os.sched_setaffinity(process.pid, {processor})  # before it has further threads
         try:
             assert process.stdout is not None
             for line in process.stdout:
@@ -102,7 +106,7 @@ def compare(url: str, peers: str, options: argparse.Namespace) -> dict[str, Any]
     with contextlib.ExitStack() as stack:
         for spec in (instance, alone):
             start(service_module, stack).begin(asdict(spec))
-        relay = stack.enter_context(relaying(url, public, instance)).pid
+        relay = stack.enter_context(relaying(url, public, instance, processor=options.processor)).pid
         direct, relayed = start(client_module, stack), start(client_module, stack)
         direct.begin(asdict(alone))
         relayed.begin(asdict(public))
@@ -181,6 +185,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     programme.add_argument("--only", choices=PEERS, help="measure one pair of peers")
     programme.add_argument("--calls", type=int, default=0, help="calls over which the relay's memory is measured")
     programme.add_argument("--plot", type=Path, help="file of the plot of the memory")
+    programme.add_argument(
+        "--processor", type=int, help="number of the processor on which the relay runs; default: all"
+    )
     programme.add_argument("--stops", type=int, default=0, metavar="N", help="stop N relays under load instead")
     programme.add_number("--rate", 600, "calls per second while relays are stopped")
     options = programme.begin(arguments)
