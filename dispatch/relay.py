@@ -692,12 +692,15 @@ class Relay:
     async def _serve(self, service: RelayedService) -> Exception | None:
         """Serve a service, unless it is served already. Return why that is not possible at present."""
         id = service.id
+        plan = f"{id}: {service.request_queue} is forwarded to {join_names([*service.instances], 5)}."
         known = self._services.get(id)
         if known is not None:
             former = known[0].service
             is_same = (former.request_queue, former.response_queue) == (service.request_queue, service.response_queue)
             if is_same and self._has_options(known[1]):
                 known[0].service = service
+                if former.instances != service.instances:
+                    self._on_change(plan)
                 return None
         handler = _ServiceHandler(self, service)
         try:
@@ -707,7 +710,7 @@ class Relay:
         self._services[id] = handler, server
         if known is not None:
             self._retire(known[1])
-        self._on_change(f"{id}: {service.request_queue} is forwarded to {join_names([*service.instances], 5)}.")
+        self._on_change(plan)
         return None
 
     def _has_options(self, server: ToolServer) -> bool:

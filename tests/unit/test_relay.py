@@ -494,11 +494,20 @@ async def test_changes_of_the_catalogue_are_followed() -> None:
         await relay.dispatcher.registry.put("tool", tool("pun", style="pun"))
         await asyncio.sleep(1)
         assert list(relay.services[0].tools.values()) == ["pun"]
+        further = {"id": "lab-2", "request-queue": f"{INSTANCE}-2", "response-queue": f"{ANSWERS}-2"}
+        raw = service()
+        await relay.dispatcher.registry.put("tool-service", raw | {"instances": [*raw["instances"], further]})
+        await asyncio.sleep(1)
+        assert list(relay.services[0].instances) == ["lab-1", "lab-2"]
         await relay.dispatcher.registry.remove("tool", "pun")
         await relay.dispatcher.registry.remove("tool-service", "lab")
         await asyncio.sleep(1)
         assert relay.services == []
-    assert changes == [f"lab: {REQUESTS} is forwarded to lab-1.", "lab: no longer relayed."]
+    assert changes == [
+        f"lab: {REQUESTS} is forwarded to lab-1.",
+        f"lab: {REQUESTS} is forwarded to lab-1, lab-2.",
+        "lab: no longer relayed.",
+    ]
 
 
 class Descriptors:
