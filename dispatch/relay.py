@@ -183,7 +183,8 @@ class RelayConfig(msgspec.Struct, frozen=True, rename="kebab"):
         found: RelayConfig = msgspec.structs.replace(
             config, catalog=tuple(str(folder / each) for each in config.catalog), **paths
         )
-        is_partial = not wrong.isdisjoint(("catalog", "workspace", "mcp-servers"))
+        meant = {near for key in wrong for near in find_near_names(key, cls.__struct_encode_fields__, 1)}
+        is_partial = not meant.isdisjoint(("catalog", "workspace", "mcp-servers"))
         if not (found.catalog or found.workspace or found.mcp_servers or is_partial):
             report.add_error("catalog", "there are no tools", 'write "catalog": ["tools"], or "workspace": "default"')
         problems = [*report.problems]

@@ -123,6 +123,9 @@ def test_every_mistake_is_listed(folder: Path) -> None:
         "no",
         "retry.max-attempts",
     ]
+    with pytest.raises(RelayError) as caught:
+        RelayConfig.load(write(folder / "relay.json", {"catalogue": ["relay/tools"], "services": ["no"]}))
+    assert [each.key for each in caught.value.problems] == ["catalogue"]
     raw = {"catalog": ["relay/tools", 7], "services": ["no"], "mcp-tool": {"workspce": "x"}}
     with pytest.raises(RelayError) as caught:
         RelayConfig.load(write(folder / "relay.json", raw))
