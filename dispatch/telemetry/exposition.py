@@ -10,6 +10,7 @@ import functools
 import logging
 import math
 import os
+import re
 import threading
 import time
 import zlib
@@ -32,7 +33,7 @@ from prometheus_client.core import (
     Metric,
     Sample,
 )
-from prometheus_client.exposition import choose_encoder, gzip_accepted
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
@@ -285,7 +286,7 @@ def render_metrics(
             SimpleNamespace(collect=lambda: others)
         )  # in the shape of a registry; ends with OpenMetrics' end mark
 
-    zipped = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, GZIP) if gzip_accepted(accept_encoding) else None
+    zipped = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, GZIP) if accepts_gzip(accept_encoding) else None
     body = []
     for piece in pieces():
         body.append(piece if zipped is None else zipped.compress(piece))
@@ -294,6 +295,15 @@ def render_metrics(
         headers.append(("Content-Encoding", "gzip"))
         body.append(zipped.flush())
     return headers, b"".join(body)
+
+
+def accepts_gzip(accept_encoding: str) -> bool:
+    """Return whether a client accepts gzip by its ``Accept-Encoding`` (RFC 9110, section 12.5.3): a weight of 0 refuses."""
+    weights: dict[str, str] = {}
+    for each in accept_encoding.lower().split(","):
+        coding, _, weight = each.partition(";")
+        weights[coding.strip()] = "".join(weight.split())
+    return re.fullmatch(r"q=0(\.0*)?", weights.get("gzip", weights.get("*", "q=0"))) is None
 
 
 def metrics_app(telemetry: Telemetry) -> Any:

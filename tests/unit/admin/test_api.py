@@ -1099,6 +1099,22 @@ async def test_metrics_are_compressed_where_the_client_accepts_it() -> None:
         assert text.endswith("# EOF\n")
 
 
+@pytest.mark.parametrize(
+    "accepted", ["", "identity", "gzip;q=0", "br, GZIP ; q=0.000", "*;q=0", "*, gzip;q=0", "deflate"]
+)
+async def test_metrics_are_not_compressed_where_the_client_refuses_it(accepted: str) -> None:
+    async with observed() as it:
+        response = await it.client.get("/metrics", headers={"Accept-Encoding": accepted})
+        assert "Content-Encoding" not in response.headers
+
+
+@pytest.mark.parametrize("accepted", ["gzip;q=0.001", "x, GZip; q=1.0", "*", "*;q=0, gzip"])
+async def test_metrics_are_compressed_where_gzip_has_a_weight(accepted: str) -> None:
+    async with observed() as it:
+        response = await it.client.get("/metrics", headers={"Accept-Encoding": accepted})
+        assert response.headers["Content-Encoding"] == "gzip"
+
+
 async def test_a_port_that_is_taken_is_told_without_a_word_about_tools() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         dispatcher = dispatch.connect("memory://", admin=f"127.0.0.1:{taken.getsockname()[1]}")
