@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dispatch.admin.api import describe_event, find_severity
 from dispatch.cli.base import format_count, make_printable
+from dispatch.errors import Outcome
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -507,6 +508,9 @@ def event_line(event: Row) -> str:
     return one_line(f"{clock_time(event['at'])[:8]} {describe_event(event)}")
 
 
+_OUTCOME_CHARS: Final = max(map(len, Outcome))
+
+
 def call_line(call: Row, process: str = "") -> Text:
     """Format a call as one line: when, id, outcome, duration, tool, user, instance, and what is unusual."""
     from rich.text import Text
@@ -519,7 +523,7 @@ def call_line(call: Row, process: str = "") -> Text:
         process,
     ]
     text = Text(one_line(f"{clock_time(call['at'])} {call['id']:>6} "))
-    text.append(one_line(f"{outcome:13} "), _COLOURS[find_severity(outcome)])
+    text.append(one_line(f"{outcome:{_OUTCOME_CHARS}} "), _COLOURS[find_severity(outcome)])
     text.append(f"{milliseconds(call['duration']):>8} ms ")
     names = call["tool"], _name(call["user"]), call.get("instance") or "-"
     tool, user, instance = (make_printable(each, NAME_CHARS) for each in names)

@@ -680,6 +680,11 @@ def test_a_call_is_one_line_without_control_characters() -> None:
     assert line.isprintable()
 
 
+def test_lines_of_calls_have_their_columns_at_the_same_places() -> None:
+    lines = [call_line(call("8124", outcome=str(outcome))).plain for outcome in Outcome]
+    assert len({(line.index(" ms "), line.index("alice")) for line in lines}) == 1
+
+
 def test_events_are_sentences() -> None:
     ejected, opened = admin_values.values()["events"]
     assert event_line(ejected)[9:] == "instance shop-2 of shop ejected: 5 failures"
