@@ -12,7 +12,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote, urlencode
 
@@ -228,6 +228,8 @@ class TopScreen:
         self._view = View()
         self._opened: list[tuple[str, Row]] = []
         """``tool`` and ``call``, each with its values."""
+        self._former: list[tuple[View, list[tuple[str, Row]], Values]] = []
+        """The pages from which this one was opened. Each page has a view of its own."""
         self._action: Action | None = None
         self._input: str | None = None
         """The text that is typed: of the action's reason, otherwise of the filter."""
@@ -278,14 +280,16 @@ class TopScreen:
         tables = {name: PATHS[name] for name in READ.get(view.table, (view.table,)) if name in PATHS}
         if view.failed_only and "calls" in tables:
             tables["calls"] = FAILED_CALLS
-        opened = list(self._opened)
+        opened = self._opened
         if opened and opened[0][0] == "tool":
             tool = opened[0][1]
             tables = {"calls": f"/api/calls?{urlencode({'limit': 100, 'tool': tool['name']})}"}
             found = await self._read(_tool_path(tool["name"], tool), ToolDetails)
-            if found is not None and opened == self._opened:
-                self._opened[0] = "tool", {**found, "urls": tool["urls"]}
+            if found is not None:
+                opened[0] = "tool", {**found, "urls": tool["urls"]}
         values = await self.fleet.fetch(tables)
+        if view is not self._view:  # another page was opened meanwhile, whose rows these are not
+            return
         values["calls"] = sorted(values.get("calls", ()), key=lambda call: call["at"], reverse=True)
         values["events"] = sorted(values.get("events", ()), key=lambda event: event["at"])[-20:]
         before = self._selected_row()
@@ -365,11 +369,10 @@ class TopScreen:
             number = PAGES.index(view.table) + 1 if key == "tab" else int(key) - 1
             await self._show(View(PAGES[number % len(PAGES)]))
         elif key == "escape":
-            if self._opened:
-                self._opened.pop()
+            if self._former:  # as it was: no process is waited for
+                self._view, self._opened, self.values = self._former.pop()
             else:
                 view.pattern, view.selected = "", 0
-            await self.refresh()
         elif key == "enter":
             if (row := self._selected_row()) is not None:
                 await self._enter(row)
@@ -378,22 +381,26 @@ class TopScreen:
         return True
 
     async def _show(self, view: View) -> None:
-        self._view, self._opened = view, []
+        self._view, self._opened, self._former = view, [], []
         await self.refresh()
+
+    def _open(self, view: View, *opened: tuple[str, Row]) -> None:
+        self._former.append((self._view, self._opened, self.values))
+        self._view, self._opened = view, [*self._opened, *opened]
 
     async def _enter(self, row: Row) -> None:
         table = "calls" if self._opened else self._view.table
         if table in ("instances", "users"):
-            await self._show(View("calls", pattern=row["id"] if table == "instances" else row["user"]))
+            self._open(View("calls", pattern=row["id"] if table == "instances" else row["user"]))
+            await self.refresh()
         elif table == "calls" and not self._is_open("call"):
             call = await self._read(f"/api/calls/{quote(str(row['id']), safe='')}", CallDetails, row["url"])
             if call is not None:
-                self._opened.append(("call", call))
+                self._open(replace(self._view), ("call", call))
         elif table in ("tools", "circuits"):
             tool = await self._read(_tool_path(row["name"] if table == "tools" else row["tool"], row), ToolDetails)
             if tool is not None:
-                self._view.selected = 0
-                self._opened.append(("tool", {**tool, "urls": row["urls"]}))
+                self._open(replace(self._view, selected=0), ("tool", {**tool, "urls": row["urls"]}))
                 await self.refresh()
 
     def _is_open(self, kind: str) -> bool:
@@ -414,7 +421,7 @@ class TopScreen:
             view.sort_by_next() if key == "s" else setattr(view, "is_reversed", not view.is_reversed)
             self._select(before)
         elif key == "f" and view.table == "calls":
-            view.failed_only, view.selected = not view.failed_only, 0
+            self._view = replace(view, failed_only=not view.failed_only, selected=0)
             await self.refresh()
         else:
             table, row = view.table, self._selected_row()

@@ -575,8 +575,11 @@ class Processes:
         self.read: list[Any] = []
         self.tools: list[dict[str, Any]] = []
         self.kinds: list[str] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
 
     async def fetch(self, tables: Mapping[str, str]) -> dict[str, Any]:
+        await self.gate.wait()
         self.read.append(dict(tables))
         values = admin_values.values()
         values["tools"] = self.tools or values["tools"]
@@ -604,6 +607,11 @@ async def press(screen: TopScreen, *keys: str) -> str:
     for key in keys:
         await screen.press(key)
     return drawn_screen(screen.render(100, 30), 100)
+
+
+def below_head(screen: str) -> str:
+    """Return a screen without its first line, which has the time of day."""
+    return screen.partition("\n")[2]
 
 
 TOOLS_80 = """\
@@ -771,6 +779,28 @@ async def test_keys_open_a_tool_a_call_and_the_calls_of_an_instance() -> None:
     assert "another table" in await press(screen, "?")
     assert "another table" not in await press(screen, "x")
     assert fleet.process.posted == []
+
+
+async def test_esc_shows_the_page_before_at_once_and_values_read_meanwhile_do_not_replace_its_own() -> None:
+    screen, fleet = await top()
+    before = below_head(await press(screen, "down"))
+    await press(screen, "enter")
+    fleet.gate.clear()  # the processes do not answer any more
+    reading = asyncio.create_task(screen.refresh())
+    await asyncio.sleep(0)
+    assert below_head(await press(screen, "escape")) == before
+    fleet.gate.set()
+    await reading
+    assert below_head(await press(screen)) == before
+    assert "Open the circuit of 'find'" in await press(screen, "o")
+
+
+@pytest.mark.parametrize(("key", "row"), [("2", "shop-2"), ("4", "alice")])
+async def test_esc_leads_back_to_the_instance_or_user_whose_calls_were_opened(key: str, row: str) -> None:
+    screen, _ = await top()
+    before = below_head(await press(screen, key))
+    assert f"filter '{row}'" in await press(screen, "enter")
+    assert below_head(await press(screen, "escape")) == before
 
 
 async def test_the_selection_follows_its_row() -> None:
