@@ -190,6 +190,15 @@ class Api(Protocol):
     def peers(self) -> list[Values]: ...
 
 
+class Pages(jinja2.Environment):
+    """The templates. perf: ``each.name`` of a dict is its item. Jinja looks for an attribute first, which takes a third of
+    the time of a table."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Return an item or an attribute."""
+        return obj[attribute] if type(obj) is dict and attribute in obj else super().getattr(obj, attribute)
+
+
 class Console:
     """The pages of one process.
 
@@ -204,7 +213,7 @@ class Console:
         self._peers: dict[str, tuple[float, asyncio.Future[Values], list[socket.socket]]] = {}
         """When each peer was asked, its answer, and the connection, by its URL."""
         loader = jinja2.FileSystemLoader(FOLDER)
-        self._pages = jinja2.Environment(
+        self._pages = Pages(
             loader=loader, autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined, finalize=write_text
         )
         self._pages.filters.update(FILTERS)

@@ -339,7 +339,10 @@ class ToolResolver:
             descriptor = self.catalog.tool(name)
         except UnknownToolError as error:
             raise error_from_unknown_name(error) from None
-        return self._compute(descriptor, self.catalog.service_or_default(descriptor))
+        try:
+            return self._tools.get((name, descriptor.version)) or self._add(descriptor)
+        except VersionMismatchError:
+            return self._compute(descriptor, self.catalog.service_or_default(descriptor))
 
     def _add(self, descriptor: ToolDescriptor) -> ResolvedTool:
         """Compute the resolved tool of a descriptor, once.

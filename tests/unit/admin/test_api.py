@@ -33,7 +33,7 @@ import dispatch
 from dispatch import Admin, Announce, DispatchError, RejectedError, Telemetry, ToolServer
 from dispatch.admin.api import describe_event
 from dispatch.admin.app import MAX_SESSIONS, SESSION_S, Caller, Callers, ServiceAdmin
-from dispatch.admin.console import find_tone, tell_event, write_duration
+from dispatch.admin.console import Pages, find_tone, tell_event, write_duration
 from dispatch.cli.screen import TABLES
 from dispatch.errors import Outcome
 from dispatch.resilience.breaker import State
@@ -672,6 +672,11 @@ def test_the_console_and_the_terminal_show_a_state_equally_severe() -> None:
         tone = find_tone(state)
         assert tone == expected.get(state, "warn"), state
         assert column.style({"outcome": state}) == colours[tone], state
+
+
+def test_a_page_reads_the_items_of_values_and_not_the_methods_of_their_dict() -> None:
+    shown = Pages().from_string("{{ each.items }} {{ each.name }} {{ each.latest.at }}")
+    assert shown.render(each={"items": 5, "name": "price", "latest": {"at": 7}}) == "5 price 7"
 
 
 def test_the_broker_is_named_when_it_is_lost_and_back() -> None:

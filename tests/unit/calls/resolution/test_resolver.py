@@ -324,7 +324,11 @@ def test_a_requirement_that_no_service_satisfies_rejects_each_call() -> None:
         assert (caught.value.type, caught.value.rejected_by) == ("version-mismatch", "catalog")
     assert tools.find("joke", "1.0.0") is None
     assert tools.describe("joke").version == "1.0.0", "for a report"
-    assert tools.tool("joke", "0.9.0").version == "0.9.0"
+
+
+def test_a_report_has_the_tool_that_calls_use() -> None:
+    tools = resolver(tool("1.0.0"))
+    assert tools.describe("joke") is tools.describe("joke") is tools.tool("joke")
 
 
 # -- rollout --------------------------------------------------------------------------------------------------------
