@@ -278,6 +278,11 @@ class Stream(Generic[T]):
         self._readers: dict[asyncio.Queue[bytes | None], Callable[[T], bool]] = {}
         self.is_closed = False
 
+    @property
+    def readers(self) -> int:
+        """How many there are."""
+        return len(self._readers)
+
     def _publish(self, item: T) -> None:
         text = None
         for queue, accepts in list(self._readers.items()):
@@ -422,6 +427,7 @@ class AdminApi:
         )
         self._changes: Stream[Values] = Stream(events.subscribe, lambda event: encode_event(event["event"], event))
         self._console = Console(self, views)
+        events.subscribe(self._console.on_event)
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -491,6 +497,10 @@ class AdminApi:
     def list_events(self) -> list[Values]:
         """Return ``/api/events``."""
         return self._events.latest()
+
+    def count_viewers(self) -> int:
+        """Return how many pages are open."""
+        return self._changes.readers
 
     async def _sign_in(self, request: Request) -> Response:
         """Begin a session for a token. No script can read its cookie."""

@@ -10,7 +10,7 @@ import json
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import quote, urlsplit
@@ -36,6 +36,10 @@ MAX_ATTENTION: Final = 12
 PEER_TIMEOUT_S: Final = 1.0
 PEER_CACHE_S: Final = 2.0
 MAX_PEER_BYTES: Final = 64 * 1024
+VIEWER_S: Final = 0.005
+"""Seconds per open page within which all viewers of a page get the same rendering of it."""
+MAX_SHARED: Final = 8
+MAX_SHARED_S: Final = 1.0
 MAX_PEERS: Final = 1_000
 """Peers that are asked at most, whatever is announced."""
 SIGN_IN: Final = "sign-in needed"
@@ -179,6 +183,8 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
 
 # -- the pages ---------------------------------------------------------------------------------------------------
 
+Page = Callable[[Request], Awaitable[Response]]
+
 
 class Api(Protocol):
     """The admin API, as pages use it."""
@@ -187,6 +193,7 @@ class Api(Protocol):
     def list_calls(self, parameters: Mapping[str, str]) -> list[Values]: ...
     def find_call(self, id: str) -> Values: ...
     def list_events(self) -> list[Values]: ...
+    def count_viewers(self) -> int: ...
     def peers(self) -> list[Values]: ...
 
 
@@ -212,6 +219,8 @@ class Console:
         self._views = views
         self._peers: dict[str, tuple[float, asyncio.Future[Values], list[socket.socket]]] = {}
         """When each peer was asked, its answer, and the connection, by its URL."""
+        self._shared: dict[tuple[object, ...], tuple[float, Response]] = {}
+        """When pages were rendered, by their address and caller."""
         loader = jinja2.FileSystemLoader(FOLDER)
         self._pages = Pages(
             loader=loader, autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined, finalize=write_text
@@ -232,10 +241,30 @@ class Console:
             "/users": self._users,
         }
         return [
-            *(Route(path, page) for path, page in pages.items()),
+            *(Route(path, self._share(page)) for path, page in pages.items()),
             Route("/sign-in", self._sign_in),
             Route("/static/{name}", self._static),
         ]
+
+    def _share(self, page: Page) -> Page:
+        """Return a page that is rendered once for all who read it at about the same time: many viewers delay no calls."""
+
+        async def answer(request: Request) -> Response:
+            scope, began, known = request.scope, time.monotonic(), self._shared
+            viewers, key = self._api.count_viewers(), (scope["path"], scope["query_string"], scope["caller"])
+            if viewers > 1 and key in known and began - known[key][0] < min(VIEWER_S * viewers, MAX_SHARED_S):
+                return known[key][1]
+            response = await page(request)
+            if len(known) >= MAX_SHARED or viewers < 2:
+                known.clear()
+            known[key] = began, response
+            return response
+
+        return answer
+
+    def on_event(self, _event: Values) -> None:
+        """Render the pages anew, because something has changed."""
+        self._shared.clear()
 
     def render(self, request: Request, template: str, page: str, code: int = 200, **values: Any) -> Response:
         """Return a page."""

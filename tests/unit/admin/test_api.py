@@ -31,6 +31,7 @@ from starlette.requests import Request
 
 import dispatch
 from dispatch import Admin, Announce, DispatchError, RejectedError, Telemetry, ToolServer
+from dispatch.admin import console
 from dispatch.admin.api import describe_event
 from dispatch.admin.app import MAX_SESSIONS, SESSION_S, Caller, Callers, ServiceAdmin
 from dispatch.admin.console import Pages, find_tone, tell_event, write_duration
@@ -1073,6 +1074,35 @@ async def test_an_odd_body_of_a_sign_in_is_refused() -> None:
         for body in bodies:
             answer = await it.client.post("/sign-in", content=body, headers={"Content-Type": "application/json"})
             assert answer.status_code == 400, body
+
+
+async def test_viewers_of_a_page_share_its_rendering_until_something_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "VIEWER_S", 60.0)
+    monkeypatch.setattr(console, "MAX_SHARED_S", 120.0)
+    async with observed(TOKENS) as it, contextlib.AsyncExitStack() as viewers:
+        alice, bob = ({"Authorization": f"Bearer {each}"} for each in (ACT, READ))
+
+        async def read(path: str, headers: dict[str, str]) -> str:
+            return (await it.client.get(path, headers=headers)).text
+
+        async def open_page() -> None:
+            stream = await viewers.enter_async_context(it.client.stream("GET", "/api/events/stream", headers=alice))
+            events = await viewers.enter_async_context(contextlib.aclosing(stream.aiter_raw()))
+            assert await anext(events) == b": open\n\n"
+
+        await open_page()
+        first = await read("/users", alice)
+        await it.dispatcher.call("price", {"item": "tea"}, user="carol")
+        assert "carol" in await read("/users", alice), "one viewer has a page of this moment"
+        await open_page()
+        await it.dispatcher.call("price", {"item": "tea"}, user="dave")
+        assert "dave" not in await read("/users", alice)
+        assert "dave" in await read("/users?more", alice)
+        assert "dave" in await read("/users", bob), "what a page shows depends on its caller"
+        body = {"action": "open", "reason": "test"}
+        assert (await it.client.post("/api/circuits/price", json=body, headers=alice)).status_code == 200
+        assert "dave" in await read("/users", alice)
+        assert "carol" not in first
 
 
 async def test_head_of_a_stream_leaves_the_connection_usable() -> None:
