@@ -396,7 +396,8 @@ async def find_fleet(settings: Settings, urls: Sequence[str] | None, token: str)
         if not found:
             raise CliError(
                 f"No process announces an admin endpoint on {settings.announcements} at {settings.broker_url}.",
-                "name URLs, as in 'dispatch top 9464', or start services with 'dispatch serve FILE --admin HOST:PORT'",
+                "name URLs, as in 'dispatch top 9464', or start services with 'dispatch serve FILE --admin HOST:PORT', "
+                "those of a class with --descriptors DIR: without descriptors nothing is announced",
             )
     fleet = Fleet(found)
     await fleet.find_peers()
