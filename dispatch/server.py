@@ -523,7 +523,7 @@ class ToolServer:
             if self._admin_settings is not None:
                 from dispatch.admin.app import ServiceAdmin  # perf: imports starlette
 
-                self._admin = ServiceAdmin(self._admin_settings, [self], self._telemetry)
+                self._admin = ServiceAdmin(self._admin_settings, [self], self._telemetry, self._transport)
             if self._owns_transport:
                 await self._transport.start()
             await self._listen()

@@ -49,9 +49,10 @@ from dispatch.admin.views import (
 from dispatch.calls.resolution import LiveCatalog
 from dispatch.calls.runtime import Runtime
 from dispatch.errors import ErrorType, Outcome, TransportError
-from dispatch.telemetry.events import Events
+from dispatch.telemetry.events import BrokerChanged, Events
 from dispatch.telemetry.exposition import metrics_app
 from dispatch.telemetry.observers import Telemetry
+from dispatch.transports.base import Transport
 
 MAX_BODY_BYTES: Final = 64 * 1024
 BODY_S: Final = 10
@@ -682,11 +683,18 @@ class ServiceAdmin(AdminEndpoint):
     Args:
         settings: of the endpoint.
         servers: not started yet.
-        telemetry: of the servers.
+        telemetry, transport: of the servers.
     """
 
-    def __init__(self, settings: Admin, servers: Sequence[ObservedService], telemetry: Telemetry) -> None:
+    def __init__(
+        self, settings: Admin, servers: Sequence[ObservedService], telemetry: Telemetry, transport: Transport
+    ) -> None:
         log = EventLog()
+
+        def record_connection(is_connected: bool, seconds: float) -> None:
+            log.record(BrokerChanged(time.time(), transport.url, is_connected, round(seconds, 3)))
+
+        transport.on_connection_change(record_connection)
         views = ServiceViews(servers, log)
         super().__init__(settings, views, log, telemetry, Actions(views, log, None))
         for server in servers:

@@ -406,7 +406,7 @@ async def _serve_with(
         if settings is not None:
             from dispatch.admin.app import ServiceAdmin  # perf: imports starlette
 
-            admin = ServiceAdmin(settings, [each.server for each in reporters], DEFAULT_TELEMETRY)
+            admin = ServiceAdmin(settings, [each.server for each in reporters], DEFAULT_TELEMETRY, transport)
             stack.push_async_callback(admin.close)
             report_admin(admin.url)
         await transport.start()

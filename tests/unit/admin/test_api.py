@@ -40,6 +40,7 @@ from dispatch.errors import Outcome
 from dispatch.resilience.breaker import State
 from dispatch.telemetry.events import BrokerChanged
 from dispatch.telemetry.gauges import INSTANCE_STATES
+from dispatch.transports.memory import MemoryTransport
 from tests.docs.pages import ROOT, blocks
 from tests.helpers.admin_endpoint import Observed, eventually, observed, order, price
 
@@ -357,7 +358,7 @@ async def test_of_two_services_of_a_process_the_one_that_is_named_is_drained() -
     broker = f"memory://{uuid4().hex}"
     functions = {"shop": price, "depot": order}
     servers = [ToolServer(functions=[of], service=id, instance="i-1", broker=broker) for id, of in functions.items()]
-    admin = ServiceAdmin(Admin(), servers, Telemetry())
+    admin = ServiceAdmin(Admin(), servers, Telemetry(), MemoryTransport("memory://none"))
     async with (
         servers[0],
         servers[1],
@@ -1074,6 +1075,34 @@ async def test_an_odd_body_of_a_sign_in_is_refused() -> None:
         for body in bodies:
             answer = await it.client.post("/sign-in", content=body, headers={"Content-Type": "application/json"})
             assert answer.status_code == 400, body
+
+
+class LosableTransport(MemoryTransport):
+    """Its listeners are told what a test says."""
+
+    listener: Any
+
+    def on_connection_change(self, listener: Any) -> None:
+        self.listener = listener
+
+
+async def test_a_service_has_the_loss_of_its_broker_among_its_events() -> None:
+    transport = LosableTransport(f"memory://{uuid4().hex}")
+    await transport.start()
+    async with (
+        ToolServer(functions=[price], service="shop", broker=transport, admin="127.0.0.1:0") as server,
+        httpx2.AsyncClient(base_url=server.admin_url or "", trust_env=False) as client,
+    ):
+        transport.listener(False, 0.0)
+        transport.listener(True, 12.0)
+        found = (await client.get("/api/events")).json()
+        assert [(each["event"], each["connected"], each["seconds"]) for each in found] == [
+            ("broker", True, 12.0),
+            ("broker", False, 0.0),
+        ]
+        page = (await client.get("/")).text
+        assert f"broker {transport.url}: back after 12.0 s" in page
+    await transport.close()
 
 
 async def test_viewers_of_a_page_share_its_rendering_until_something_changes(monkeypatch: pytest.MonkeyPatch) -> None:
