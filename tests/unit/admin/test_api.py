@@ -1077,6 +1077,26 @@ async def test_an_odd_body_of_a_sign_in_is_refused() -> None:
             assert answer.status_code == 400, body
 
 
+async def test_the_catalogue_shows_what_is_shadowed() -> None:
+    broker = f"memory://{uuid4().hex}"
+    sources = [dispatch.Functions(price), dispatch.Announced()]
+    async with (
+        ToolServer(functions=[price], service="shop", broker=broker),
+        dispatch.connect(broker, sources, admin="127.0.0.1:0") as dispatcher,
+        httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False) as client,
+    ):
+
+        async def list_shadowed() -> list[dict[str, Any]]:
+            sources = (await client.get("/api/sources")).json()
+            return [each for source in sources for each in source["shadowed"] if each["name"] == "price"]
+
+        await eventually(list_shadowed)
+        (shadowed,) = await list_shadowed()
+        answer = await client.get("/catalogue")
+        assert answer.status_code == 200
+        assert f"price of {shadowed['active_source']}" in answer.text
+
+
 class LosableTransport(MemoryTransport):
     """Its listeners are told what a test says."""
 
