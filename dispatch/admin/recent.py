@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
-from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -28,7 +25,8 @@ SLOTS: Final = 60
 """The history of a tool: 5 minutes."""
 RATE_SLOTS: Final = 12
 """Slots of a rate: a minute."""
-BATCH: Final = 500
+MAX_UNCOUNTED: Final = 500
+"""Users of a tool whose calls are not counted yet, and calls of it that did not succeed."""
 MAX_MESSAGE_CHARS: Final = 500
 
 _SUCCESS, _CANCELLED = Outcome.SUCCESS, Outcome.CANCELLED
@@ -126,10 +124,6 @@ def _shorten_user(user: object) -> str:
     return user[:MAX_USER_CHARS] if isinstance(user, str) else ""
 
 
-_TOOL: Final = attrgetter("tool")
-_CALLER: Final = attrgetter("caller")
-
-
 class _Nothing(msgspec.Struct, frozen=True):
     """Of a call for which nothing was sent."""
 
@@ -149,9 +143,14 @@ class ToolCalls:
         tool: whose calls they are.
         content: see :class:`~dispatch.telemetry.observers.CallRecords`.
         calls, failed, refused: numbers since the start.
+        uncounted: calls of the current slot that are in no number yet, by user.
+        uncounted_failures: those of them that did not succeed.
     """
 
-    __slots__ = ("_failed", "_slot", "_total", "calls", "content", "failed", "recent", "refused", "tool")
+    __slots__ = (
+        *("_failed", "_slot", "_total", "calls", "content", "failed", "recent", "refused", "tool"),
+        *("uncounted", "uncounted_failures"),
+    )
 
     def __init__(self, recent: RecentCalls, tool: RecordedTool) -> None:
         self.recent = recent
@@ -161,6 +160,8 @@ class ToolCalls:
         self._total = array("I", bytes(4 * SLOTS))
         self._failed = array("I", bytes(4 * SLOTS))
         self._slot = 0
+        self.uncounted: dict[str, int] = {}
+        self.uncounted_failures: list[RecordedCall] = []
 
     def add(self, user: str, started: float, result: CallResult, trail: CallTrail | None, trace_id: str) -> None:
         """See :meth:`dispatch.telemetry.observers.CallRecords.add`."""
@@ -172,6 +173,12 @@ class ToolCalls:
             user = _shorten_user(user)
         call = RecordedCall(self.tool, user, started, seconds, trace_id, number, chunks, request, wait, arguments)
         recent.calls.append(call)
+        if started + seconds >= recent.slot_end:
+            recent.count(started + seconds)
+        try:
+            self.uncounted[user] += 1
+        except KeyError:
+            self._add_user(user)
         if error is not None:
             call.outcome = result.outcome
             call.error = str(error.type)
@@ -179,9 +186,9 @@ class ToolCalls:
             call.is_refused = bool(error.policy_refusal)
             if result.outcome not in _PRIVATE or self.content:
                 call.message = excerpt(error.message, MAX_MESSAGE_CHARS)
-            recent.add_failed(call)
-        if number >= recent.count_at or recent.listeners.current:
-            recent.publish(call)
+            self._add_failure(call)
+        if recent.listeners.current:
+            recent.listeners.publish(call)
 
     def add_cancelled(self, user: str, started: float, seconds: float, trail: CallTrail | None, trace_id: str) -> None:
         """See :meth:`dispatch.telemetry.observers.CallRecords.add_cancelled`."""
@@ -193,19 +200,37 @@ class ToolCalls:
         call.outcome = _CANCELLED
         call.error = str(ErrorType.CANCELLED)
         recent.calls.append(call)
-        recent.add_failed(call)
-        recent.publish(call)
+        if call.ended >= recent.slot_end:
+            recent.count(call.ended)
+        self._add_user(user)
+        self._add_failure(call)
+        recent.listeners.publish(call)
 
-    def count(self, slot: int, calls: int, failures: Sequence[RecordedCall]) -> None:
-        """Count calls that ended in ``slot``, and those of them that did not succeed."""
+    def _add_user(self, user: str) -> None:
+        if len(self.uncounted) >= MAX_UNCOUNTED:
+            self.recent.count()
+        if not self.uncounted:
+            self.recent.uncounted.append(self)
+        self.uncounted[user] = self.uncounted.get(user, 0) + 1
+
+    def _add_failure(self, call: RecordedCall) -> None:
+        self.recent.add_failed(call)
+        self.uncounted_failures.append(call)
+        if len(self.uncounted_failures) >= MAX_UNCOUNTED:
+            self.recent.count()
+
+    def count(self, slot: int) -> None:
+        """Count the calls that ended in ``slot``."""
         if slot > self._slot:
             self._advance(slot)
-        failed = sum(call.is_failed for call in failures)
+        calls, failed = sum(self.uncounted.values()), sum(call.is_failed for call in self.uncounted_failures)
         self.calls += calls
         self.failed += failed
-        self.refused += sum(call.is_refused for call in failures)
+        self.refused += sum(call.is_refused for call in self.uncounted_failures)
         self._total[slot % SLOTS] += calls
         self._failed[slot % SLOTS] += failed
+        self.uncounted.clear()
+        self.uncounted_failures.clear()
 
     def _advance(self, slot: int) -> None:
         """Clear the slots that have begun since the last call."""
@@ -262,7 +287,7 @@ class RecentCalls:
         users: calls by user, the one of the last call last.
         calls: the last ones.
         total: calls that have ended.
-        count_at: the total at which they are counted.
+        slot_end: when the slot ends whose calls are not counted yet.
         listeners: of calls that end.
     """
 
@@ -275,8 +300,11 @@ class RecentCalls:
         self._failed: deque[RecordedCall] = deque(maxlen=MAX_FAILED)
         self._unsent: deque[RecordedCall] = deque(maxlen=MAX_FAILED)
         """Calls that ended before an attempt: an open circuit must not displace the failures that opened it."""
+        self.uncounted: list[ToolCalls] = []
+        """Those with uncounted calls."""
         self.total = 0
-        self.count_at = BATCH
+        self._slot = int(clock() / SLOT_S)
+        self.slot_end = (self._slot + 1) * SLOT_S
         self.listeners: Listeners[RecordedCall] = Listeners("a listener of calls")
         self.subscribe = self.listeners.subscribe
         """Call a function with each call that ends; it must not block. Returns a function that removes it."""
@@ -304,38 +332,30 @@ class RecentCalls:
         """Remember a call that did not succeed for longer than others."""
         (self._unsent if call.request is None else self._failed).append(call)
 
-    def publish(self, call: RecordedCall) -> None:
-        """Count the calls, if it is time, and tell the listeners of one that has ended."""
-        if call.number >= self.count_at:
-            self.count()
-        self.listeners.publish(call)
+    def count(self, now: float | None = None) -> None:
+        """Count the calls that have ended since the last time, all of them in one slot. perf: those of a tool and a user
+        together, without their records.
 
-    def count(self) -> None:
-        """Count the calls that have ended since the last time. perf: those of one tool, user and slot together."""
-        uncounted, self.count_at = BATCH - self.count_at + self.total, self.total + BATCH
-        calls = list(islice(self.calls, max(0, len(self.calls) - uncounted), None))
-        while calls:
-            slot = int(calls[0].ended / SLOT_S)
-            size = bisect_left(calls, (slot + 1) * SLOT_S, key=attrgetter("ended"))
-            self._count_slot(slot, calls[:size])
-            del calls[:size]
-
-    def _count_slot(self, slot: int, calls: Sequence[RecordedCall]) -> None:
-        tools, users = Counter(map(_TOOL, calls)), Counter(map(_CALLER, calls))
-        failures: defaultdict[RecordedTool | str, list[RecordedCall]] = defaultdict(list)
-        for call in [call for call in calls if call.outcome is not _SUCCESS]:
-            failures[call.tool].append(call)
-            failures[call.caller].append(call)
-        for tool, count in tools.items():
-            of_tool = self.tools.get((tool.label, tool.version))
-            if of_tool is not None:
-                of_tool.count(slot, count, failures[tool])
+        Args:
+            now: when a call ends that is not among them; None: the present.
+        """
+        slot, self._slot = self._slot, int((self.clock() if now is None else now) / SLOT_S)
+        self.slot_end = (self._slot + 1) * SLOT_S
+        tools, self.uncounted = self.uncounted, []
+        users: Counter[str] = Counter()
+        failures: defaultdict[str, list[RecordedCall]] = defaultdict(list)
+        for tool in tools:
+            users.update(tool.uncounted)
+            for call in tool.uncounted_failures:
+                failures[call.caller].append(call)
+            tool.count(slot)
         ends: dict[str, float] = {}
-        for call in reversed(calls):
-            ends.setdefault(call.caller, call.ended)
+        for call in reversed(self.calls):
             if len(ends) == len(users):
                 break
-        for caller in reversed(ends):
+            if call.caller in users:
+                ends.setdefault(call.caller, call.ended)
+        for caller in sorted(users, key=lambda each: ends.setdefault(each, slot * SLOT_S)):
             user = scalar_text(caller)
             its = self.users.pop(user, None) or UserCalls()
             self.users[user] = its
