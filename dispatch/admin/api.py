@@ -285,5 +285,13 @@ def describe_event(event: Mapping[str, Any]) -> str:
     if kind == "broker":
         change = f"back after {of['seconds']} s" if of["connected"] is True else "lost"
         return f"broker {of['broker']}: {change}"
+    if kind == "item-refused":
+        return (
+            f"{' '.join(filter(None, (of['origin'], of['key'])))} of source {of['source']} is refused: {of['problem']}"
+        )
+    if kind == "item-shadowed":
+        return f"{of['name']} of source {of['source']} is not in force: it is that of {of['active_source']}"
+    if kind == "change-held":
+        return f"a definition of {of['name']} of source {of['source']} waits for approval"
     facts = (f"{key} {value}" for key, value in event.items() if value and key not in _ORIGIN)
     return f"{kind}: {', '.join(facts)}"

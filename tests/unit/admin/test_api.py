@@ -38,7 +38,7 @@ from dispatch.admin.console import Pages, find_tone, tell_event, write_duration
 from dispatch.cli.screen import TABLES
 from dispatch.errors import Outcome
 from dispatch.resilience.breaker import State
-from dispatch.telemetry.events import BrokerChanged
+from dispatch.telemetry.events import BrokerChanged, ChangeHeld, Event, ItemRefused, ItemShadowed
 from dispatch.telemetry.gauges import INSTANCE_STATES
 from dispatch.transports.memory import MemoryTransport
 from tests.docs.pages import ROOT, blocks
@@ -249,6 +249,24 @@ async def test_a_service_has_one_name_in_all_processes_the_id_of_its_descriptor(
 def test_a_source_that_is_read_for_the_first_time_had_not_failed(old: str, new: str, problem: str, words: str) -> None:
     event = {"event": "source", "at": 1.0, "source": "announced", "old": old, "new": new, "problem": problem}
     assert describe_event(event) == words
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (
+            ItemRefused(0.0, "tools", "tool/x.json", "name", "it is empty", "give it one"),
+            "tool/x.json name of source tools is refused: it is empty",
+        ),
+        (
+            ItemShadowed(0.0, "price", "announced", "shop-1", "tools", "tool/price.json"),
+            "price of source announced is not in force: it is that of tools",
+        ),
+        (ChangeHeld(0.0, "shop", "price", "1", "2"), "a definition of price of source shop waits for approval"),
+    ],
+)
+def test_an_event_of_an_item_is_a_sentence(event: Event, words: str) -> None:
+    assert describe_event(event.as_dict()) == words
 
 
 PAGE = ROOT / "docs" / "reference" / "admin-api.md"
