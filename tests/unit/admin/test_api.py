@@ -1115,6 +1115,20 @@ async def test_the_catalogue_shows_what_is_shadowed() -> None:
         assert f"price of {shadowed['active_source']}" in answer.text
 
 
+async def test_a_name_that_no_tool_has_leads_to_its_calls() -> None:
+    async with observed() as it:
+        with pytest.raises(RejectedError):
+            await it.dispatcher.call("no such/tool", {})
+        await it.dispatcher.call("price", {"item": "tea"})
+        for path in ("/", "/calls", "/calls/1"):
+            page = (await it.client.get(path)).text
+            assert 'href="/calls?tool=no%20such/tool"' in page, path
+            assert "/tools/no" not in page
+        page = (await it.client.get("/calls?tool=no%20such/tool")).text
+        assert ("no such/tool" in page, "/tools/price" in page) == (True, False)
+        assert "/tools/price" in (await it.client.get("/calls")).text
+
+
 class LosableTransport(MemoryTransport):
     """Its listeners are told what a test says."""
 
