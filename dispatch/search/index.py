@@ -82,9 +82,16 @@ class BM25Index(Generic[K]):
         found = len(self._postings.get(term, ()))
         return math.log(1 + (len(self._terms) - found + 0.5) / (found + 0.5)) if found else 0.0
 
+    def select_counted(self, terms: Iterable[str]) -> list[str]:
+        """Return those of ``terms`` that :meth:`score` counts: the known ones of at most :data:`MAX_POSTINGS` entries; if
+        all are more common, :data:`COMMON_TERMS` of them."""
+        known = [term for term in terms if term in self._postings]
+        rare = [term for term in known if len(self._postings[term]) <= MAX_POSTINGS]
+        return rare or sorted(known, key=self.weigh_term, reverse=True)[:COMMON_TERMS]
+
     def score(self, terms: Mapping[str, float]) -> dict[K, float]:
-        """Return the BM25 scores of all entries that have one of ``terms``, each above 0. Terms of more than
-        :data:`MAX_POSTINGS` entries do not count, unless all known terms are as common: then :data:`COMMON_TERMS` do.
+        """Return the BM25 scores of all entries that have one of the terms that :meth:`select_counted` returns, each above
+        0.
 
         Args:
             terms: weights of the terms of a query, each above 0; usually 1.
@@ -95,9 +102,7 @@ class BM25Index(Generic[K]):
         fixed = SATURATION * (1 - LENGTH_NORMALIZATION)
         per_length = SATURATION * LENGTH_NORMALIZATION * len(self._terms) / max(self._total_length, 1e-9)
         lengths = self._lengths
-        known = [term for term in terms if term in self._postings]
-        counted = [term for term in known if len(self._postings[term]) <= MAX_POSTINGS]
-        for term in counted or sorted(known, key=self.weigh_term, reverse=True)[:COMMON_TERMS]:
+        for term in self.select_counted(terms):
             factor = terms[term] * self.weigh_term(term) * (SATURATION + 1)
             for key, weight in self._postings[term].items():
                 gain = factor * weight / (weight + fixed + per_length * lengths[key])
@@ -203,6 +208,11 @@ class ToolIndex:
         if vector is None or vectors is None:
             return self._rank_lexical(lexical)
         return self._rank_both(lexical, vectors.score(vector, len(self._names)))
+
+    def drop_counted(self, terms: Mapping[str, float]) -> dict[str, float]:
+        """Return those of ``terms`` that :meth:`rank` does not count, as they are more common than the others."""
+        counted = self._terms.select_counted(terms)
+        return {term: weight for term, weight in terms.items() if counted and term not in counted}
 
     def find_common_terms(self, name: str, terms: Iterable[str]) -> tuple[str, ...]:
         """Return those of ``terms`` that the tool ``name`` has, the rarest first."""

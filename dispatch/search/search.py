@@ -436,12 +436,20 @@ class ToolSearch:
         await self._live.prepare()
         terms = weigh_query(query, shown_context)
         matches, problem = await self._match(query, shown_context, terms)
-        found: list[RankedTool] = []
-        candidates = (match for match in matches if match.name in tools)
-        while len(found) < limit and (batch := list(islice(candidates, VISIBILITY_BATCH))):
-            visible = {tool.name for tool in await select_visible([tools[match.name] for match in batch])}
-            for match in [match for match in batch if match.name in visible][: limit - len(found)]:
-                found.append(RankedTool(tools[match.name], match.score, self._explain(match, terms, problem)))
+
+        async def select(matches: Iterator[Match]) -> list[RankedTool]:
+            found: list[RankedTool] = []
+            candidates = (match for match in matches if match.name in tools)
+            while len(found) < limit and (batch := list(islice(candidates, VISIBILITY_BATCH))):
+                visible = {tool.name for tool in await select_visible([tools[match.name] for match in batch])}
+                for match in [match for match in batch if match.name in visible][: limit - len(found)]:
+                    found.append(RankedTool(tools[match.name], match.score, self._explain(match, terms, problem)))
+            return found
+
+        found, counted = await select(matches), terms
+        # The rare words may be those of tools that the user may not call: then the common ones decide.
+        while not found and (counted := self._live.index.drop_counted(counted)):
+            found = await select(self._live.index.rank(counted))
         return found or await self._list_by_use(tools, limit, select_visible, problem)
 
     async def _match(self, query: str, context: str, terms: Mapping[str, float]) -> tuple[Iterator[Match], str]:

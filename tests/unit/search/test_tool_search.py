@@ -14,6 +14,7 @@ from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor
 from dispatch.errors import Outcome
 from dispatch.result import CallResult
 from dispatch.search import Embedder, ToolSearch
+from dispatch.search import index as index_module
 from dispatch.search import search as live_index_module
 from tests.unit.search.embedders import FailingEmbedder, HangingEmbedder, WordEmbedder, fail_to_import, load
 
@@ -272,6 +273,25 @@ async def test_only_visible_tools_are_found() -> None:
     for query in ("cook", "xyzzy"):
         found = await searched.search.rank(query, searched.catalog.tools, 5, select_visible=select_visible)
         assert sorted(each.descriptor.name for each in found) == ["cook_150", "cook_3"]
+    await searched.search.close()
+
+
+async def test_common_words_decide_where_the_rare_ones_are_those_of_hidden_tools(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(index_module, "MAX_POSTINGS", 10)
+    texts = {f"read_{number}": "read an order" for number in range(20)}
+    searched = Searched(None, list_refunds="refunds of an order", **texts, weather="rain")
+
+    async def hide_refunds(tools: Sequence[ToolDescriptor]) -> Sequence[ToolDescriptor]:
+        return [tool for tool in tools if tool.name != "list_refunds"]
+
+    query = "refunds of this order"
+    (found,) = await searched.search.rank(query, searched.catalog.tools, 1)
+    assert found.descriptor.name == "list_refunds"
+    (found,) = await searched.search.rank(query, searched.catalog.tools, 1, select_visible=hide_refunds)
+    assert (found.descriptor.name, found.score > 0) == ("read_0", True)
+    assert found.why.startswith("common words: order")
     await searched.search.close()
 
 
