@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from types import NoneType, TracebackType
-from typing import Any, Final, Generic, NamedTuple, NoReturn, ParamSpec, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, NoReturn, ParamSpec, TypeGuard, TypeVar
 
 import msgspec
 
@@ -652,6 +652,26 @@ def as_set(name: str, texts: Iterable[str]) -> frozenset[str]:
     for each in found:
         check_instance(f"each of {name}", each, str, "a text")
     return found
+
+
+class AsyncContext:
+    """Base of a class for ``async with`` alone: ``with`` and ``await`` name it. Python's own errors do not."""
+
+    _ENTERED: ClassVar[str]
+    """How an object of the class is entered, as the end of ``async with …:``."""
+
+    if not TYPE_CHECKING:  # a type checker reports both mistakes itself
+
+        def __enter__(self) -> NoReturn:
+            raise TypeError(f"'with' cannot wait for a connection. Fix: write 'async with {self._ENTERED}:'.")
+
+        def __exit__(self, *_exc: object) -> None: ...
+
+        def __await__(self) -> NoReturn:
+            raise TypeError(
+                f"{describe_type(self)} cannot be awaited. Fix: write 'async with {self._ENTERED}:', or await its start() "
+                "and close()."
+            )
 
 
 def check_instance(name: str, value: object, kind: type | tuple[type, ...], fix: str) -> None:

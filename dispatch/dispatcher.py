@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 
 from dispatch._internal import (
     OTHER_LOOP,
+    AsyncContext,
     Randomness,
     check_instance,
     explain_keywords,
@@ -200,7 +201,7 @@ T = TypeVar("T")
 NOT_STARTED = "the dispatcher is not started; use 'async with dispatch.connect(...)' or await start()"
 
 
-class Dispatcher:
+class Dispatcher(AsyncContext):
     """Calls tools by name over one connection to a broker. One per process and event loop is enough for any number of
     callers. Use it with ``async with``, or ``await start()`` and ``close()``. ``dispatch.connect`` is another name of it.
 
@@ -232,6 +233,8 @@ class Dispatcher:
         ValueError: ``fleet`` is no name of a fleet.
         TypeError: ``security`` or ``publish_window`` beside a transport, which has its own.
     """
+
+    _ENTERED = "dispatch.connect(…) as dispatcher"
 
     @explain_keywords
     def __init__(

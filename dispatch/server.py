@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from dispatch._internal import check_instance, excerpt, explain_keywords, loop_clock, yield_to_others
+from dispatch._internal import AsyncContext, check_instance, excerpt, explain_keywords, loop_clock, yield_to_others
 from dispatch.admin import ADMIN_LABEL, Admin, read_admin
 from dispatch.announcements.messages import Announce, DescriptorParts
 from dispatch.catalog.catalog import load_items
@@ -252,7 +252,7 @@ def check_descriptors(
     return found
 
 
-class ToolServer:
+class ToolServer(AsyncContext):
     """Runs a tool service on its topics. ``async with ToolServer(...)``, or :func:`serve` to run until SIGTERM.
 
     Args:
@@ -290,6 +290,8 @@ class ToolServer:
         CatalogError: one of ``functions`` or ``tools`` cannot be a tool; it lists every mistake with its place and fix.
         ValueError: a limit is out of range, or the descriptors are too large to be announced.
     """
+
+    _ENTERED = "dispatch.ToolServer(…)"
 
     @explain_keywords
     def __init__(

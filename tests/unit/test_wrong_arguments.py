@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,17 @@ async def test_a_constructor_says_what_to_give(name: str) -> None:
 
 def connect() -> dispatch.Dispatcher:
     return dispatch.connect("memory://arguments", [dispatch.Functions(echo)])
+
+
+@pytest.mark.parametrize(
+    ("make", "entered"),
+    [(connect, "dispatch.connect(…) as dispatcher"), (serve, "dispatch.ToolServer(…)")],
+)
+async def test_with_and_await_name_async_with(make: Callable[[], Any], entered: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(f"Fix: write 'async with {entered}:'")), make():
+        pass
+    with pytest.raises(TypeError, match=re.escape(f"Fix: write 'async with {entered}:', or await its start()")):
+        await make()
 
 
 @pytest.mark.parametrize("raw", [None, 3, "echo", [("name", "echo")], echo])
