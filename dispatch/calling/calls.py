@@ -123,16 +123,24 @@ class LocalTool:
         self._tool = tool
         self._function = function
         self._handle = owner if isinstance(owner, BoundTool) else None
-        marks = tool if function is None else self._handle or find_declaration(function) or NO_DECLARATION
         self.name: str = tool.name
-        self.read_only = getattr(marks, "read_only", False) is True
-        self.destructive: bool | None = getattr(marks, "destructive", None)
+
+    @property
+    def read_only(self) -> bool:
+        """The tool is declared to change nothing."""
+        return getattr(self._marks, "read_only", False) is True
+
+    @property
+    def destructive(self) -> bool | None:
+        """The tool is declared to destroy something (true) or not (false); None: not declared."""
+        marked: bool | None = getattr(self._marks, "destructive", None)
+        return marked
 
     @property
     def description(self) -> str:
-        """Text by which the model chooses the tool."""
+        """Text by which the model chooses the tool: its own, or the docstring of its function."""
         text: str = self._tool.description
-        return text
+        return text or ("" if self._described is None else self._described.description)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -143,10 +151,21 @@ class LocalTool:
         return {"type": "object"} if self._arguments is None else self._arguments.schema
 
     @cached_property
+    def _marks(self) -> Any:
+        """What has ``read_only`` and ``destructive``. Read at a call: a toolkit's function is imported for it."""
+        if self._function is None:
+            return self._tool
+        return self._handle or find_declaration(self._function) or NO_DECLARATION
+
+    @cached_property
+    def _described(self) -> FunctionTool | None:
+        """Docstring and signature of the function; None: there is no function, or it is that of a dispatcher's tool."""
+        return None if self._function is None or self._handle is not None else FunctionTool(self._function, None)
+
+    @property
     def _arguments(self) -> Arguments | None:
         """The arguments of the function's signature; None: it has none that a schema describes, or there is no function."""
-        tool = None if self._function is None or self._handle is not None else FunctionTool(self._function, None)
-        return None if tool is None or tool.report.has_errors else tool.arguments
+        return None if self._described is None or self._described.report.has_errors else self._described.arguments
 
     async def answer(self, arguments: Mapping[str, Any], *, context: Any = None) -> ToolAnswer:
         """Call the function with values of the types of its signature; it reads ``context`` with :func:`current_context`.

@@ -357,6 +357,14 @@ def unwrap(function: Any) -> Any:
             function = type(function).__call__  # always a function here: of a class, not of an object
 
 
+def find_definition(function: Any) -> Any:
+    """Return the function that has the docstring and the annotations of ``function``: below decorators, partial objects,
+    methods, and objects with ``__call__``, which may be decorators themselves."""
+    if inspect.getattr_static(function, "__wrapped__", None) is not None:
+        function = inspect.unwrap(function)
+    return inspect.unwrap(unwrap(function))
+
+
 def find_name(function: Any) -> str:
     """Return the name of a function below partial objects; of an object with ``__call__`` that of its class."""
     while isinstance(function, functools.partial):
@@ -372,7 +380,7 @@ def read_parameters(function: Callable[..., Any], report: Report) -> tuple[Param
         report.add_error("", "its parameters cannot be read", "write a function with annotations that calls it")
         return ()
     found: list[Parameter] = []
-    below = inspect.unwrap(unwrap(function))
+    below = find_definition(function)
     for parameter in signature.parameters.values():
         name = parameter.name
         if parameter.kind in _VARIADIC:
@@ -802,10 +810,11 @@ def _declare(function: Any, declaration: Declaration) -> Any:
 
 
 def find_declaration(function: object) -> Declaration | None:
-    """Return what ``function`` declares, or the one below a partial object; None: it is not decorated."""
+    """Return what ``function`` declares, or the one below a partial object or decorator; None: it is not decorated."""
     declaration = getattr(function, _ATTRIBUTE, None)
-    if declaration is None and isinstance(function, functools.partial):
-        return find_declaration(function.func)
+    below = function.func if isinstance(function, functools.partial) else getattr(function, "__wrapped__", None)
+    if declaration is None and below is not None:
+        return find_declaration(below)
     return declaration if isinstance(declaration, Declaration) else None
 
 

@@ -31,6 +31,7 @@ from dispatch.functions.schema import (
     Arguments,
     describe_type,
     find_declaration,
+    find_definition,
     find_injected_type,
     find_name,
     is_declared,
@@ -160,7 +161,7 @@ class FunctionTool:
     """
 
     def __init__(self, function: Callable[..., Any], is_provided: IsProvided | None, namespace: str = "") -> None:
-        below = inspect.unwrap(unwrap(function))
+        below = find_definition(function)
         self.function = function
         self.origin = describe_function(function)
         self._declaration = find_declaration(function) or NO_DECLARATION
@@ -267,7 +268,7 @@ def read_tools(found: Iterable[FoundFunction], is_provided: IsProvided | None) -
 
 def describe_function(function: Any) -> str:
     """Return module and qualified name of a function, for messages."""
-    below = inspect.unwrap(unwrap(function))
+    below = find_definition(function)
     module, name = getattr(below, "__module__", None), getattr(below, "__qualname__", None)
     return f"{module}.{name}" if module and name else excerpt(repr(function))
 

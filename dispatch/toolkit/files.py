@@ -9,6 +9,7 @@ import itertools
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +47,7 @@ from dispatch.toolkit.graph import (
     McpTransportType,
     Tool,
     ToolGroup,
+    ToolkitWarning,
     ToolType,
 )
 
@@ -53,7 +55,8 @@ from dispatch.toolkit.graph import (
 
 
 class LocalTool(Tool):
-    """A tool of a toolkit file: ``name`` in the module ``module_path``, imported at the first call and not before.
+    """A tool of a toolkit file: ``name`` in the module ``module_path``, imported when a model is first shown its schema, or
+    at its first call.
 
     Args:
         name: a function; or a class without arguments of its constructor, whose attribute ``function`` is called, such as a
@@ -83,28 +86,42 @@ def refuse_calls(tool: str, reason: str) -> Callable[..., Any]:
 
 
 class _ImportedFunction:
-    """Imports at the first call. Returns what the function returns: a coroutine, if it is one."""
+    """Imports when its signature is read or at the first call. Returns what the function returns: a coroutine, if it is
+    one."""
 
     def __init__(self, name: str, module_path: str) -> None:
         self._name = name
         self._module_path = module_path
         self._function: Any = None
+        self._is_reported = False
+
+    @property
+    def __wrapped__(self) -> Any:
+        """The function, by which ``inspect.signature`` reads its signature."""
+        try:
+            return self._load("has no schema")
+        except RuntimeError as error:
+            if not self._is_reported:
+                self._is_reported = True
+                warnings.warn(str(error), ToolkitWarning, stacklevel=2)
+            raise AttributeError("__wrapped__") from error
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        if self._function is None:
-            self._function = self._import()
-        return self._function(*args, **kwargs)
+        return self._load("was not executed")(*args, **kwargs)
 
-    def _import(self) -> Any:
+    def _load(self, consequence: str) -> Any:
+        if self._function is not None:
+            return self._function
         where = f"{self._module_path}.{self._name}"
         try:
             found = getattr(importlib.import_module(self._module_path), self._name)
-            return found().function if isinstance(found, type) else found
+            self._function = found().function if isinstance(found, type) else found
         except Exception as error:
             raise RuntimeError(
-                f"The tool {self._name!r} was not executed: {where} cannot be loaded ({type_name(error)}: "
+                f"The tool {self._name!r} {consequence}: {where} cannot be loaded ({type_name(error)}: "
                 f"{read_text(error)}). Correct 'module_path' or 'name' in the toolkit file, or the module."
             ) from error
+        return self._function
 
 
 # Reads ``mcp_transport_config`` of a toolkit file.

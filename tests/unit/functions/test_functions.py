@@ -368,6 +368,27 @@ async def test_an_object_has_the_name_of_its_class() -> None:
         assert await dispatcher.call("Adder", {"a": 1}) == "2"
 
 
+async def test_an_object_that_is_a_decorator_has_docstring_types_and_declaration_of_its_function() -> None:
+    class Logged:
+        def __init__(self, function: Callable[..., Any]) -> None:
+            functools.update_wrapper(self, function, updated=())
+            self.function = function
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return self.function(*args, **kwargs)
+
+    @Logged
+    @tool(read_only=True)
+    async def add_one(number: int) -> int:
+        """Add one."""
+        return number + 1
+
+    async with connect(add_one) as dispatcher:
+        bound = dispatcher.tool("add_one")
+        assert (bound.description, bound.read_only) == ("Add one.", True)
+        assert await bound.invoke(number=1) == "2"
+
+
 def test_a_declaration_is_found_below_partial_objects_and_on_methods_of_a_class() -> None:
     class Shop:
         @tool(permissions=["shop:read"])

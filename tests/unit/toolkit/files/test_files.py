@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,18 @@ import pytest
 import yaml
 
 from dispatch import CatalogError
-from dispatch.toolkit import Action, McpConfig, McpService, Operator, Tool, Toolkit, ToolkitService, ToolType
+from dispatch.calling import call_function, function_calling_prompt
+from dispatch.toolkit import (
+    Action,
+    McpConfig,
+    McpService,
+    Operator,
+    Tool,
+    Toolkit,
+    ToolkitService,
+    ToolkitWarning,
+    ToolType,
+)
 from tests.unit.toolkit.samples import Group, action, four_actions, query
 
 SHOP = Path(__file__).parent / "shop.yml"
@@ -59,13 +71,16 @@ def test_loading_imports_nothing_and_starts_nothing() -> None:
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / "toolkit_file_shop.py").write_text(
+        "import dispatch\n"
         "from dispatch.toolkit import Tool\n"
         "class FindOrder(Tool):\n"
         "    def __init__(self):\n"
         "        super().__init__('find_order', 'Finds an order.', self.find)\n"
         "    async def find(self, order):\n"
         "        return f'order {order}'\n"
-        "def refund(order):\n"
+        "@dispatch.tool(destructive=True)\n"
+        "def refund(order: int):\n"
+        "    'Pays an order back.'\n"
         "    return f'paid {order}'\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
@@ -82,6 +97,33 @@ async def test_a_local_tool_is_imported_at_its_first_call() -> None:
     assert await find.function(order=3) == "order 3"
     assert refund.function(order=4) == "paid 4"
     assert (refund.description, refund.tool_type) == ("Pays an order back.", ToolType.LOCAL_TOOL)
+
+
+@pytest.mark.usefixtures("shop")
+async def test_models_are_shown_the_signature_and_the_docstring_of_a_local_tool() -> None:
+    toolkit = Toolkit.load(SHOP)
+    find, refund = toolkit.get_tool("FindOrder"), toolkit.get_tool("refund")
+    assert find is not None
+    assert refund is not None
+    refund.description = ""
+    shown = function_calling_prompt([find, refund])
+    parameters = {"type": "object", "properties": {"order": {"type": "integer"}}, "required": ["order"]}
+    described = {"name": "refund", "description": "Pays an order back."}
+    assert json.dumps({**described, "parameters": {**parameters, "additionalProperties": False}}) in shown
+    assert '"properties": {"order": {}}' in shown
+    call = '<function_call>{"name": "refund", "args": {"order": 3,}}</function_call>'
+    (refused,) = await call_function([refund], call) or []
+    assert "it is destructive, and its arguments were not valid JSON" in refused.output
+
+
+async def test_a_tool_that_cannot_be_imported_has_no_schema_and_says_so_once() -> None:
+    find = Toolkit.load(SHOP).get_tool("FindOrder")
+    assert find is not None
+    with pytest.warns(ToolkitWarning, match=r"'FindOrder' has no schema: toolkit_file_shop\.FindOrder .*No module"):
+        shown = function_calling_prompt([find])
+    assert '"parameters": {"type": "object"}}' in shown
+    (failed,) = await call_function([find], '<function_call>{"name": "FindOrder", "args": {}}</function_call>') or []
+    assert "'FindOrder' was not executed: toolkit_file_shop.FindOrder cannot be loaded" in failed.output
 
 
 def test_a_module_that_cannot_be_imported_is_named_at_the_call() -> None:
