@@ -30,7 +30,7 @@ from dispatch.admin import Admin, read_admin
 from dispatch.balancing.instances import InstanceView
 from dispatch.calls.attempt import CallOptions
 from dispatch.calls.call import Calls, FinishedCall
-from dispatch.calls.error_messages import error_from_failed_sources
+from dispatch.calls.error_messages import error_from_failed_sources, error_from_refused_tool
 from dispatch.calls.fleet import FleetLink, fleet_topic
 from dispatch.calls.local import LocalInstance
 from dispatch.calls.resolution import LiveCatalog, ResolvedTool, find_alternatives, list_visible, resolve_visible
@@ -796,11 +796,18 @@ class Dispatcher(AsyncContext):
         )
 
     def _explain_missing(self, name: str, error: DispatchError) -> DispatchError:
-        """Return ``error``; of an unknown tool or service while a source has failed, one that says so. A user of several
-        does not see what concerns others."""
+        """Return ``error``; of an unknown tool that a source has with a mistake, or of an unknown tool or service while a
+        source has failed, one that says so. A user of several does not see what concerns others."""
+        if error.type not in (ErrorType.UNKNOWN_TOOL, ErrorType.UNKNOWN_SERVICE) or not isinstance(
+            error, RejectedError
+        ):
+            return error
+        if error.type == ErrorType.UNKNOWN_TOOL and not self._authorizer.has_grants:
+            refused = self._live.registry.find_refused(name)
+            if refused is not None:
+                return error_from_refused_tool(error, name, refused)
         failed, retry_after = self._live.registry.find_failed()
-        is_unknown = error.type in (ErrorType.UNKNOWN_TOOL, ErrorType.UNKNOWN_SERVICE)
-        if not failed or not is_unknown or not isinstance(error, RejectedError):
+        if not failed:
             return error
         return error_from_failed_sources(error, name, [] if self._authorizer.has_grants else failed, retry_after)
 

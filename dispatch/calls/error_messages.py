@@ -21,6 +21,7 @@ from dispatch._internal import (
     unwrap,
 )
 from dispatch.catalog import ToolDescriptor, UnknownServiceError, UnknownToolError
+from dispatch.documents import Problem
 from dispatch.errors import (
     CallTimeoutError,
     DispatchError,
@@ -555,6 +556,19 @@ def error_from_unknown_name(unknown: UnknownToolError | UnknownServiceError) -> 
         f"No tool was executed: there is no {what} '{excerpt(unknown.name)}'. {advice}",
         rejected_by="catalog",
         alternatives=unknown.near,
+    )
+
+
+def error_from_refused_tool(error: RejectedError, name: str, problem: Problem) -> RejectedError:
+    """Return ``error``, of a call of the unknown tool ``name``, where a source has the tool, with a mistake: one that names
+    the mistake and its fix. The file is left out, since a model reads the message."""
+    what = f"{problem.key}: {problem.problem}" if problem.key else problem.problem
+    return RejectedError(
+        error.type,
+        f"No tool was executed: the tool '{excerpt(name)}' was refused when it was loaded ({excerpt(what, 250)}). "
+        f"Use another tool; to have this one, {excerpt(problem.fix, 250)}.",
+        rejected_by=error.rejected_by,
+        alternatives=error.alternatives,
     )
 
 

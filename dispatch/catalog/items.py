@@ -359,9 +359,15 @@ class Unreadable:
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """Content of a tool that its source refuses, with the reasons."""
+    """Content of a tool that its source refuses.
+
+    Attributes:
+        problems: the reasons.
+        name: of the tool, with its namespace; empty: not known, or that of the item's key.
+    """
 
     problems: tuple[Problem, ...]
+    name: str = ""
 
 
 # Items and readings form no cycles: gc=False excludes them from garbage collection, whose longest pause grows with the

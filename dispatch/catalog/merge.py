@@ -20,7 +20,7 @@ from dispatch._internal import check_instance, describe_type, excerpt, join_name
 from dispatch.catalog.catalog import Catalog, hash_definition, service_definition, tool_definition
 from dispatch.catalog.descriptors import CatalogError, ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.folder import Folder, without_item
-from dispatch.catalog.items import KINDS, Item, ReadItem, Services
+from dispatch.catalog.items import KINDS, Item, ReadItem, Refused, Services
 from dispatch.catalog.loader import Definitions, HeldDefinition, Reading, read_services, read_tools
 from dispatch.catalog.sources import OnChange, Source, SourceGroup
 from dispatch.catalog.versions import find_service_version
@@ -186,6 +186,15 @@ class SourceReport(msgspec.Struct, frozen=True):
     shadowed: tuple[ShadowedItem, ...] = ()
     held: tuple[HeldDefinition, ...] = ()
     warnings: tuple[Problem, ...] = ()
+
+    def find_refused(self, name: str) -> Problem | None:
+        """Return the first error of the refused tool ``name``; None: no such tool is refused."""
+        for read in self.refused:
+            refused = read.item.raw
+            own = refused.name if isinstance(refused, Refused) and refused.name else read.name
+            if own == name and read.item.kind == "tool":
+                return next((each for each in read.problems if each.severity == "error"), None)
+        return None
 
     def describe_refused(self, source: str) -> list[RefusedItem]:
         """Return the first error of each refused item."""

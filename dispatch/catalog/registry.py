@@ -154,6 +154,11 @@ class Registry:
                 waits.append(getattr(each.source, "retry_after", FIRST_RETRY_S))
         return found, min((each for each in waits if each is not None), default=None)
 
+    def find_refused(self, name: str) -> Problem | None:
+        """Return why the tool ``name`` is not in the catalogue, though a source has it; None: no source has it."""
+        found = (report.find_refused(name) for report in self.merged.reports.values())
+        return next((each for each in found if each is not None), None)
+
     async def close(self) -> None:
         """Stop following the sources, and close them. The catalogue stays as it is."""
         async with contextlib.AsyncExitStack() as stack:  # every callback runs, also when the close is cancelled

@@ -544,7 +544,8 @@ class FunctionSource(ABC):
         items = [self._service]
         for tool in read_tools((FoundFunction(each, self.namespace) for each in functions), is_provided):
             if tool.report.has_errors:
-                items.append(Item(tool.origin, "tool", "", Refused(tuple(tool.report.problems)), self.namespace))
+                refused = Refused(tuple(tool.report.problems), tool.full_name)
+                items.append(Item(tool.origin, "tool", "", refused, self.namespace))
             else:
                 tools[tool.key] = tool
                 items.append(Item(tool.origin, "tool", tool.key, tool.describe(self.id), self.namespace))

@@ -262,7 +262,15 @@ async def test_a_type_without_provider_is_refused_and_the_others_are_tools() -> 
         assert await dispatcher.call("add", {"a": 1}) == "1"
         (status,) = dispatcher.registry.sources()
         assert (status.tools, status.refused) == (1, 1)
-        assert (await dispatcher.execute("find")).error.type == "unknown-tool"  # type: ignore[union-attr]
+        refused = (await dispatcher.execute("find")).error
+        assert refused is not None
+        assert refused.type == "unknown-tool"
+        assert refused.message == (
+            "No tool was executed: the tool 'find' was refused when it was loaded (database: the type 'Database' is neither "
+            "provided nor a type of JSON values). Use another tool; to have this one, call dispatch.provide(Database, …) in "
+            "its module, or dispatcher.provide(Database, …) before the dispatcher starts; or annotate a type such as str "
+            "or a dataclass."
+        )
         dispatcher.provide(Database, Database("late"))
         await dispatcher.registry.refresh("functions")
         assert await dispatcher.call("find") == "late"
