@@ -40,7 +40,7 @@ from dispatch.cli.sources import list_sources, load_catalog
 from dispatch.dispatcher import Dispatcher, connect
 from dispatch.documents import DocumentError, decode_text
 from dispatch.errors import DispatchError, ErrorType, Outcome
-from dispatch.messaging.wire import MAX_MESSAGE_BYTES
+from dispatch.messaging.wire import MAX_MESSAGE_BYTES, is_local_queue
 from dispatch.policy import DEFAULT_POLICY, MAX_SECONDS, Policy
 from dispatch.result import CallResult
 from dispatch.routing.discovery import WARN_MISSING_S
@@ -260,7 +260,7 @@ def _hint(result: CallResult, service: ServiceDescriptor | None, uses_announced:
         return "--announced looks among the services that announce themselves on the broker, too"
     is_missing = result.error is not None and result.error.type == ErrorType.NO_INSTANCE
     is_unanswered = result.outcome is Outcome.TIMEOUT and result.chunks == 0 and result.instance is None
-    if service is not None and (is_missing or is_unanswered):
+    if service is not None and not is_local_queue(service.request_queue) and (is_missing or is_unanswered):
         return (
             f"check with 'dispatch doctor' that a service consumes {service.request_queue}; 'dispatch serve' starts one"
         )

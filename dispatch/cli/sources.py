@@ -25,6 +25,11 @@ from dispatch.trustgraph.config import ConfigBroker, ConfigServiceError, TrustGr
 
 _log = logging.getLogger("dispatch.catalog")
 
+
+class ServerFailedError(CatalogError):
+    """One MCP server whose tools cannot be read; those of the others can."""
+
+
 ReadError = CatalogError | ConfigServiceError | DispatchError
 
 
@@ -47,14 +52,16 @@ class Snapshot(NamedTuple):
         return self.merged.catalog
 
     def require_all(self) -> Snapshot:
-        """Return this snapshot if every source could be read.
+        """Return this snapshot if every source could be read; of several sources, MCP servers may have failed, which a
+        dispatcher reports and leaves out.
 
         Raises:
-            CatalogError: a folder is invalid.
+            CatalogError: a folder is invalid, or no source could be read.
             ConfigServiceError, DispatchError: TrustGraph's configuration is out of reach.
         """
         for error in self.failures.values():
-            raise error
+            if not isinstance(error, ServerFailedError) or len(self.failures) == len(self.merged.reports):
+                raise error
         return self
 
     def log_warnings(self) -> Snapshot:
@@ -248,7 +255,7 @@ def read_given_sources(settings: Settings, command: str) -> Snapshot:
             except Exception as error:  # of a server
                 problem, _, fix = describe_error(error).rstrip(".").partition(". Fix: ")
                 unknown = Problem(source.id, "", problem, fix or "correct its entry, or start it")
-                remote[source.id] = CatalogError(getattr(source, "problems", (unknown,)))
+                remote[source.id] = ServerFailedError(getattr(source, "problems", (unknown,)))
 
         try:
             for _ in range(2):  # the names of each one's tools depend on those of the others

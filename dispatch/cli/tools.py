@@ -49,7 +49,7 @@ from dispatch.cli.base import (
     show_logs,
     with_settings,
 )
-from dispatch.cli.sources import Snapshot, list_sources, read_given_sources, run_with_progress
+from dispatch.cli.sources import ServerFailedError, Snapshot, list_sources, read_given_sources, run_with_progress
 from dispatch.dispatcher import Dispatcher, connect
 from dispatch.search import ToolSearch
 from dispatch.search.search import DEFAULT_LIMIT, RankedTool
@@ -609,8 +609,10 @@ def _list_failed(snapshot: Snapshot) -> Iterator[UnusedItem]:
         for problem in error.problems:
             if problem.severity == "error":
                 where = f"{problem.key}: " if problem.key else ""
-                reason = f"{where}{problem.problem}; the folder is loaded as a whole or not at all"
-                yield UnusedItem("refused", "file", "", id, problem.file, reason, problem.fix)
+                kind, note = "file", "; the folder is loaded as a whole or not at all"
+                if isinstance(error, ServerFailedError):
+                    kind, note = "source", ""
+                yield UnusedItem("refused", kind, "", id, problem.file, f"{where}{problem.problem}{note}", problem.fix)
 
 
 def _list_versions(catalog: Catalog) -> Iterator[UnusedItem]:

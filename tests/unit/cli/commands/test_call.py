@@ -55,6 +55,13 @@ def test_the_tools_of_mcp_servers_in_a_file_need_no_broker(run: Run, tmp_path: P
     unknown = run("call", "zzz", *given)
     assert unknown.code == 5
     assert "'mcp-away' (McpServerError: http://127.0.0.1:1 cannot be reached" in unknown.err
+    assert len(run("tools", *given, "--json").json) == 4  # those of the servers that are in reach
+    assert "only_two" in run("find", "only two", *given).out
+    rest = run("tools", *given, "--all").out
+    assert "http://127.0.0.1:1 cannot be reached" in rest
+    assert "loaded as a whole" not in rest
+    file.write_text(json.dumps({"mcpServers": {"away": servers["away"]}}))
+    assert "The tools cannot be loaded: 1 mistake." in run("tools", *given).err
     del servers["away"]
     file.write_text(json.dumps({"mcpServers": servers}))
     listed = run("tools", *given, "--json")
@@ -66,6 +73,15 @@ def test_the_tools_of_mcp_servers_in_a_file_need_no_broker(run: Run, tmp_path: P
     }
     assert run("check", str(file)).code == 0
     assert "only_two" in run("find", "only two", *given).out
+
+
+@pytest.mark.wall_clock
+def test_the_timeout_of_an_mcp_server_has_no_hint_at_a_topic(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"one": scripted_stdio({"work": ""})}}))  # never replies
+    end = run("call", "work", "--timeout", "0.3", "--catalog", str(file))
+    assert end.code == 3
+    assert "hint" not in end.err
 
 
 async def test_a_tools_error_goes_to_stderr_with_outcome_type_and_message(capsys: Captured) -> None:
