@@ -621,6 +621,11 @@ async def _serve(dispatcher: Dispatcher, serving: Coroutine[Any, Any, None], add
     try:
         async with dispatcher:
             report_admin(dispatcher.admin_url)
+            if address is None and sys.stdin.isatty():
+                print_err(
+                    "MCP on stdin and stdout, for a client that starts this command. Ctrl-C ends it; --http "
+                    "127.0.0.1:8080 serves at an address."
+                )
             try:
                 await run_until_sigterm(serving)
             except OSError as error:

@@ -136,6 +136,13 @@ async def test_it_logs_actions_from_outside_and_ctrl_c_ends_it_over_http_while_a
             assert_ended(program, 130)
 
 
+def test_on_a_terminal_it_says_what_it_serves(catalog_folder: Path) -> None:
+    with started(*ARGUMENTS, str(catalog_folder), terminal=True, keyboard=True) as program:
+        program.err.wait_for("MCP on stdin and stdout, for a client that starts this command. Ctrl-C ends it; --http")
+        program.interrupt()
+        program.assert_interrupted()
+
+
 @pytest.mark.parametrize(("signal", "code"), [("interrupt", 130), ("terminate", 0)])
 def test_a_signal_ends_it_on_stdio(signal: str, code: int, catalog_folder: Path) -> None:
     with StdioProgram(*ARGUMENTS, str(catalog_folder)) as program:
