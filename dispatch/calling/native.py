@@ -216,15 +216,15 @@ def read_native_text(text: str) -> list[ParsedCall] | None:
         value = json.loads(stripped)
     except (ValueError, RecursionError):
         return None
-    return read_native(value) or _read_bare(value) or None
+    return read_native(value) or _limit(read_bare(JsonValue(value, 0), Place(0, 1, 1))) or None
 
 
-def _read_bare(value: Any) -> list[ParsedCall]:
+def read_bare(read: JsonValue, place: Place) -> list[ParsedCall]:
     """Return the calls of a value that is nothing but calls: ``{"name", "parameters"}``, or a list of them."""
-    values = value if isinstance(value, list) else [value]
-    if is_deeper(value, MAX_DEPTH) or not all(isinstance(each, dict) and each.keys() in _BARE_KEYS for each in values):
+    values = read.value if isinstance(read.value, list) else [read.value]
+    if not all(isinstance(each, dict) and each.keys() in _BARE_KEYS for each in values):
         return []
-    return _limit(convert_value(JsonValue(value, 0), CallForm.TOOL_CALL, Place(0, 1, 1)))
+    return [] if is_deeper(read.value, MAX_DEPTH) else convert_value(read, CallForm.TOOL_CALL, place)
 
 
 _SCALARS: Final = (str, int, float, NoneType)

@@ -21,6 +21,7 @@ from dispatch.calling.native import (
     convert_value,
     finish_call,
     quote_around,
+    read_bare,
     read_native,
     read_native_text,
     write_error,
@@ -29,7 +30,7 @@ from dispatch.calling.native import (
 MAX_TEXT_CHARS: Final = 1 << 20
 """Characters of a text that are read: 1 MiB of ASCII. No model of today writes as much in one turn."""
 _MARK: Final = re.compile(
-    r"<(?P<tag>function_call|tool_call)>"
+    r"<(?P<tag>function_call|tool_calls?)>"
     r"|```(?P<fence>[A-Za-z_]{0,13})"
     r"|<(?P<ends>/?)(?P<thinking>think|thinking|shallow_thinking|deep_thinking|reasoning|thought)>"
     r"|^[ \t]{0,8}(?P<line>Thought|Action|Observation|Final Answer):"
@@ -52,7 +53,11 @@ LONGEST_MARK: Final = 24
 """Characters of the longest mark, without the ones that a wait may hold back."""
 LOOK_BACK: Final = 40
 """Characters in front of a place that decide about it: with blanks only, a tag begins a line."""
-_TAG_FORMS: Final = {"function_call": CallForm.FUNCTION_CALL, "tool_call": CallForm.TOOL_CALL}
+_TAG_FORMS: Final = {
+    "function_call": CallForm.FUNCTION_CALL,
+    "tool_call": CallForm.TOOL_CALL,
+    "tool_calls": CallForm.TOOL_CALL,
+}
 _QUOTES: Final = frozenset("`'\"“\u2018«")
 _MAX_BROKEN: Final = 16
 """Code blocks, and values behind tokens, that are invalid JSON and no call; and ends of a reasoning that drop calls. Later
@@ -207,6 +212,8 @@ class TextScanner:
             if self._is_line_start(start):
                 self._add_fault(form, start, "the text ends inside it", start, len(text), truncated=True)
             return len(text)
+        if text[position] == "<" and found["tag"] == "tool_calls":  # around calls with tags of their own
+            return found.end()
         if text[position] not in "{[":
             if len(text) - position < len(_FENCE_END) and text.startswith("`", position):
                 self._wait(start, "`")
@@ -344,15 +351,20 @@ class TextScanner:
             return position
         if text[position] not in "{[":
             return found.end()
-        if not is_tool_call:
-            # perf: JSON that is not a call is skipped unread. The objective precedes the arguments, which may hold fences.
-            end = self._finder.find(_FENCE_END, position)
-            if self._broken == _MAX_BROKEN or self._finder.find(_OBJECTIVE, position) >= end:
-                return self._skip_to(_FENCE_END, start, position)
+        # perf: JSON that is not a call is skipped unread. The objective precedes the arguments, which may hold fences.
+        is_marked = is_tool_call or self._finder.find(_OBJECTIVE, position) < self._finder.find(_FENCE_END, position)
+        is_first = self._origin.position == 0 and start <= LOOK_BACK and not text[:start].strip()
+        may_be_whole = is_first and not is_marked
+        if not is_tool_call and (self._broken == _MAX_BROKEN or not (is_marked or may_be_whole)):
+            return self._skip_to(_FENCE_END, start, position)
         try:
             read = self._read(start, position, (_FENCE_END,), _FENCE_END)
         except JsonFaultError as fault:
+            if may_be_whole:
+                return self._skip_to(_FENCE_END, start, position)
             return self._skip_fault(CallForm.FENCE, start, fault, _FENCE_END)
+        if may_be_whole:
+            return self._read_whole_fence(start, read)
         end = self._skip_blank(read.end)
         if len(text) < end + len(_FENCE_END) and _FENCE_END.startswith(text[end:]):
             self._wait(start, _FENCE_END)
@@ -363,6 +375,15 @@ class TextScanner:
         elif read.repaired:
             self._broken += 1
         return end + len(_FENCE_END) if text.startswith(_FENCE_END, end) else read.end
+
+    def _read_whole_fence(self, start: int, read: JsonValue) -> int:
+        """Read a text that is nothing but a code block: calls as in a text that is nothing but JSON."""
+        end = self._skip_to(_FENCE_END, start, read.end)
+        if self._skip_blank(end) == len(self._finder.text) and not read.repaired and not read.truncated:
+            self._wait(start, None)
+            for call in read_bare(read, self._locate(self._finder.text, start)):
+                self._add(call)
+        return end
 
     # Lines
 
@@ -575,8 +596,8 @@ def parse(output: str | Any) -> list[ParsedCall]:
     Args:
         output: a model's text, or a decoded message, response or list of parts in the native form of OpenAI (Chat,
             Responses), Anthropic or Gemini, whose own text is not searched. A text that is such JSON as a whole is read in
-            the same way, and so is one that is nothing but ``{"name", "parameters"}`` (Llama), or a list of them. None: a
-            message without text.
+            the same way, and so is one that is nothing but ``{"name", "parameters"}`` (Llama), or a list of them, also in a
+            code block. None: a message without text.
 
     Raises:
         TypeError: ``output`` is something else, such as bytes or an object of an SDK.

@@ -125,8 +125,13 @@ LEARNED = [
     '<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>',
     '{"name": "f", "parameters": {"a": 1}}',
     ' [{"name": "f", "arguments": {"a": 1}}]\n',
+    '```json\n{"name": "f", "arguments": {"a": 1}}\n```',
+    '\n```json\n[{"name": "f", "parameters": {"a": 1}}]\n```\n',
+    '<tool_calls>[{"name": "f", "arguments": {"a": 1}}]</tool_calls>',
+    '<tool_calls>\n<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>\n</tool_calls>',
 ]
-"""A call of f with what models have learned to write: Mistral, Llama, Phi, Command, functionary, DeepSeek, Kimi, gpt-oss."""
+"""A call of f with what models have learned to write: Mistral, Llama, Phi, Command, functionary, DeepSeek, Kimi, gpt-oss,
+Jamba."""
 
 
 @pytest.mark.parametrize("text", LEARNED)
@@ -202,6 +207,11 @@ def test_an_action_without_arguments() -> None:
         'The token is "[TOOL_CALLS]f[ARGS]{}".',
         '{"name": "John", "parameters": {}, "age": 3}',
         '[{"name": "f", "parameters": {}}, 3]',
+        '```json\n{"name": "f", "parameters": {}}\n```\nis how a call looks.',
+        'A call looks like\n```json\n{"name": "f", "parameters": {}}\n```',
+        '```json\n{"name": "f", "parameters": {}\n```',
+        '```json\n{"name": }\n```',
+        "```json\n[]\n```",
     ],
 )
 def test_prose_is_no_call(text: str) -> None:
