@@ -57,6 +57,9 @@ class ErrorHandlingGroup(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         try:
             return super().parse_args(ctx, args)
+        except KeyboardInterrupt:  # while typer imports pydantic; it would exit without a word
+            print_err("Interrupted.")
+            raise typer.Exit(Exit.INTERRUPTED) from None
         except Exception as error:
             _add_hint(error, "Options of a command are written after it.")
             raise

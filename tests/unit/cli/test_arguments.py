@@ -794,10 +794,12 @@ async def test_a_service_without_requests_says_so_once(capsys: Captured, calls: 
     )
 
 
-@pytest.mark.parametrize("module", ["typing", "dispatch.calls", "dispatch.cli.app", "typer"])
+@pytest.mark.parametrize("module", ["typing", "dispatch.calls", "dispatch.cli.app", "typer", "pydantic.fields"])
 def test_ctrl_c_while_the_command_line_is_imported(module: str) -> None:
     program = INTERRUPTED.format(module=module, program="/usr/bin/dispatch")
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=False
+    )
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "Interrupted.\n")
 
 
