@@ -191,6 +191,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         print_err("Interrupted.")
         return Exit.INTERRUPTED
     except Exception as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # the ImportError of pulsar-client's extension module
+            print_err("Interrupted.")
+            return Exit.INTERRUPTED
         try:
             return report_error(error, "--verbose" in given or "-v" in given, as_json)
         except BrokenPipeError:

@@ -177,6 +177,18 @@ def test_ctrl_c_at_once_in_every_command(
     assert "Traceback" not in end.err
 
 
+def test_ctrl_c_while_an_extension_module_is_imported(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def initialize(_folder: str) -> None:  # as pybind11 does
+        raise ImportError("initialization failed") from KeyboardInterrupt()
+
+    write_catalog(tmp_path / "tools")
+    monkeypatch.setattr("dispatch.catalog.folder.FolderReader.read", initialize)
+    end = run("tools")
+    assert (end.code, end.err) == (130, "Interrupted.\n")
+
+
 def test_a_fault_of_ours_is_told_in_a_line_and_with_verbose_in_full(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
