@@ -18,3 +18,7 @@ def __getattr__(name: str) -> Any:
     if name in FRAMEWORKS:
         return importlib.import_module(f"dispatch.adapters.{name}")
     raise AttributeError(f"module 'dispatch.adapters' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *FRAMEWORKS})  # of which Python's error names a near one

@@ -6,13 +6,23 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, cast
 
-from dispatch._internal import install_extra, scalar_value, yield_to_others
+from dispatch._internal import check_instance, install_extra, scalar_value, yield_to_others
 from dispatch.adapters.dialects import FittedSchema, Style, fit_schema
 from dispatch.calling import CallForm, ParsedCall
 from dispatch.calling.calls import ModelTool, find_refusal
 from dispatch.calling.native import read_native_call, write_native_answer
 from dispatch.dispatcher import Dispatcher
 from dispatch.results import READ_RESULT, ToolAnswer
+
+
+def check_dispatcher(dispatcher: object) -> None:
+    """Check that an adapter was given a dispatcher, and not its tools.
+
+    Raises:
+        TypeError: it was not.
+    """
+    expected = "a dispatcher, as 'async with dispatch.connect(…) as dispatcher:' gives it"
+    check_instance("dispatcher", dispatcher, Dispatcher, expected)
 
 
 async def list_model_tools(
@@ -24,6 +34,7 @@ async def list_model_tools(
         user: on whose behalf; with a function, which a run calls, the tools without permissions.
         filters: as of :meth:`dispatch.Dispatcher.tools`.
     """
+    check_dispatcher(dispatcher)
     user = user if isinstance(user, str) else ""
     found: dict[str, ModelTool] = {tool.name: tool for tool in await dispatcher.tools(user=user, **filters)}
     if found:
@@ -67,6 +78,7 @@ async def execute(
         ValueError: there is no such style, or ``call`` is no call in it.
     """
     await yield_to_others()
+    check_dispatcher(dispatcher)
     style = Style(style)
     value = _read_mapping(call)
     parsed = _parse(value, style)

@@ -75,6 +75,7 @@ from dispatch._internal import (
     check_instance,
     encode_text,
     excerpt,
+    explain_keywords,
     scalar_value,
     type_name,
 )
@@ -1528,6 +1529,7 @@ class McpServer:
         TypeError: ``user`` is a coroutine function, or neither a name nor a function.
     """
 
+    @explain_keywords
     def __init__(
         self,
         dispatcher: Dispatcher,

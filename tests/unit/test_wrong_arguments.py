@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import dispatch
+from dispatch import adapters
+from dispatch.adapters import execute, specs
 from dispatch.mcp import McpServer
 from dispatch.relay import RelayConfig
 
@@ -138,6 +140,18 @@ async def test_with_and_await_name_async_with(make: Callable[[], Any], entered: 
         await make()
 
 
+async def test_an_adapter_is_given_the_dispatcher_and_not_its_tools() -> None:
+    async with connect() as dispatcher:
+        tools: Any = await dispatcher.tools()
+        call = {"name": "echo", "arguments": {}}
+        for use in (specs(tools, style="mcp"), execute(tools, call, style="mcp")):
+            with pytest.raises(TypeError, match=r"^dispatcher must be a dispatcher, .* not a tuple\.$"):
+                await use
+        with pytest.raises(TypeError, match="'serch': did you mean 'search'"):
+            dispatcher.mcp_server(serch="never")
+    assert {"langchain", "specs"} <= {*dir(adapters)}  # of which Python's error for another name has the nearest
+
+
 @pytest.mark.parametrize("raw", [None, 3, "echo", [("name", "echo")], echo])
 async def test_a_descriptor_that_is_no_object(raw: Any) -> None:
     async with connect() as dispatcher:
@@ -162,7 +176,7 @@ async def test_what_takes_texts_takes_one_or_several_but_nothing_else() -> None:
             for value in ("echo", ["echo"], (), {"echo"}):
                 use(value)
             for wrong in (3, None, [3]):
-                with pytest.raises(TypeError, match="must be a text"):
+                with pytest.raises(TypeError, match=r"must be a (list of )?text"):
                     use(wrong)
         with pytest.raises(
             TypeError, match=r"^user must be the name of a user, or a function of the request, not an int"
