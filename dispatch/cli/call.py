@@ -260,11 +260,12 @@ def _hint(result: CallResult, service: ServiceDescriptor | None, uses_announced:
         return "--announced looks among the services that announce themselves on the broker, too"
     is_missing = result.error is not None and result.error.type == ErrorType.NO_INSTANCE
     is_unanswered = result.outcome is Outcome.TIMEOUT and result.chunks == 0 and result.instance is None
+    hints = ["give it more time with --timeout SECONDS"] if is_unanswered else []
     if service is not None and not is_local_queue(service.request_queue) and (is_missing or is_unanswered):
-        return (
+        hints.append(
             f"check with 'dispatch doctor' that a service consumes {service.request_queue}; 'dispatch serve' starts one"
         )
-    return ""
+    return ", or ".join(hints)
 
 
 # Parsing of ``key=value`` words into a tool's arguments, typed by its descriptor.

@@ -76,12 +76,12 @@ def test_the_tools_of_mcp_servers_in_a_file_need_no_broker(run: Run, tmp_path: P
 
 
 @pytest.mark.wall_clock
-def test_the_timeout_of_an_mcp_server_has_no_hint_at_a_topic(run: Run, tmp_path: Path) -> None:
+def test_the_hint_at_the_timeout_of_an_mcp_server_names_no_topic(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps({"mcpServers": {"one": scripted_stdio({"work": ""})}}))  # never replies
     end = run("call", "work", "--timeout", "0.3", "--catalog", str(file))
     assert end.code == 3
-    assert "hint" not in end.err
+    assert end.err.endswith("\n  hint: give it more time with --timeout SECONDS\n")
 
 
 async def test_a_tools_error_goes_to_stderr_with_outcome_type_and_message(capsys: Captured) -> None:
