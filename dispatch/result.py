@@ -89,7 +89,7 @@ def read_tool_error(raised: BaseException) -> tuple[str, str]:
     if is_kind(raised, asyncio.CancelledError):
         return ErrorType.CANCELLED, "The tool was cancelled while it ran, and may have been executed in part."
     name, text = type_name(raised), read_text(raised)
-    if _has_text_of_key_error(raised):
+    if _has_text_of_key_error(raised) or (text and not any(map(str.isalpha, text))):  # KeyError('x'), SystemExit(3)
         text = f"{name}: {text}"
     return name, text
 

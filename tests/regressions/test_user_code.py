@@ -558,7 +558,7 @@ async def test_one_call_of_a_read_only_tool_leaves_all_three_instances_serving()
         dispatcher = await stack.enter_async_context(dispatching(catalog(work={"read-only": True})))
         with pytest.raises(ToolError) as caught:
             await dispatcher.call("work", {"exit": True}, timeout=5)
-        assert (caught.value.type, caught.value.message) == ("SystemExit", "3")
+        assert (caught.value.type, caught.value.message) == ("SystemExit", "SystemExit: 3")
         assert sum(len(service.requests) for service in services) == 1
         for _ in range(9):
             assert await dispatcher.call("work", timeout=5) == "here"
