@@ -17,7 +17,7 @@ import pytest
 import dispatch
 import dispatch.mcp.sessions
 from dispatch.mcp.sessions import McpSession
-from dispatch.mcp.transports import LastLine
+from dispatch.mcp.transports import HttpClient, LastLine
 from tests.helpers.mcp_servers.programs import START_S, call_until_ok, connected, http_server, stdio, until
 from tests.helpers.mcp_servers.scripted import result, scripted_stdio
 
@@ -161,6 +161,11 @@ async def test_a_server_that_comes_after_the_start_is_found_by_the_next_call_or_
                     await asyncio.sleep(0.05)
                 while not await searched.find("add two numbers"):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
+
+
+async def test_the_end_of_a_session_is_no_error_where_its_server_has_gone() -> None:
+    async with HttpClient(lambda: None, lambda: None, {}) as http:
+        assert (await http.delete("http://127.0.0.1:1/mcp")).status_code == 204
 
 
 async def test_nothing_is_tried_before_the_start_and_after_the_end() -> None:
