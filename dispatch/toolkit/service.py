@@ -7,6 +7,7 @@ import contextvars
 import warnings
 from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dispatch._internal import check_instance, describe_type
@@ -107,6 +108,7 @@ class ToolkitService:
     """
 
     def __init__(self, toolkit: Toolkit | None = None) -> None:
+        check_instance("toolkit", toolkit, (Toolkit, NoneType), "a Toolkit, such as Toolkit.load('toolkit.yml')")
         self._toolkit = Toolkit() if toolkit is None else toolkit
 
     def get_toolkit(self) -> Toolkit:
@@ -328,6 +330,7 @@ class ToolkitService:
             ValueError: the toolkit has too many vertices.
             ImportError: matplotlib is missing.
         """
+        check_instance("graph", graph, Toolkit, "a Toolkit, such as get_toolkit() returns")
         return draw_figure(graph, title, show)
 
     def _select_known(self, actions: ScoredActions, what: str) -> list[tuple[Action, float]]:

@@ -6,11 +6,13 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 import networkx as nx
 
-from dispatch import dispatcher
+from dispatch._internal import check_instance
+from dispatch.dispatcher import BoundTool, Dispatcher
 from dispatch.errors import ErrorType, RejectedError
 from dispatch.telemetry.events import CatalogChanged, Event
 from dispatch.toolkit.files import Operator, ToolkitFile, read_file, refuse_calls, write_file
@@ -20,13 +22,14 @@ from dispatch.toolkit.learning import HALF_LIFE_DAYS, Learner
 
 if TYPE_CHECKING:
     from dispatch.catalog import ToolDescriptor
-    from dispatch.dispatcher import Dispatcher
 
 
 # The tools of a dispatcher's live catalogue as tools of a toolkit.
 
 
 logger = logging.getLogger("dispatch.toolkit")
+
+_DISPATCHER: Final = "a dispatcher, as 'async with dispatch.connect(…) as dispatcher:' gives it"
 
 MAX_WITHDRAWN: Final = 10_000
 """Removed tools whose edges are retained: names that come and go use bounded memory."""
@@ -97,7 +100,7 @@ class CatalogFollower:
 
     def bind_tool(self, id: str, user: str) -> Tool:
         """Return the tool, called on behalf of ``user``."""
-        handle = dispatcher.BoundTool(self._dispatcher, self._known[id], user)
+        handle = BoundTool(self._dispatcher, self._known[id], user)
         return Tool(id, handle.description, handle.invoke, ToolType.DISPATCH_TOOL, id=id)
 
     def is_visible(self, id: str, user: str) -> bool:
@@ -163,6 +166,7 @@ class Toolkit(Graph):
         A tool that is removed from the catalogue is removed here; when it comes back, it has its edges again. A
         recommendation contains only those that its user may call. A second dispatcher replaces the first one.
         """
+        check_instance("dispatcher", dispatcher, Dispatcher, _DISPATCHER)
         if self.follower is not None:
             self.follower.close()
         self.follower = CatalogFollower(self, dispatcher)
@@ -192,6 +196,7 @@ class Toolkit(Graph):
             ValueError: the half-life is not positive, or the file is a database of another application.
             OSError: the folder of the file does not exist, or it cannot be read.
         """
+        check_instance("dispatcher", dispatcher, (Dispatcher, NoneType), _DISPATCHER)
         learner = Learner(self, store, half_life_days=half_life_days, clock=clock)
         if self.learner is not None:
             self.learner.close()

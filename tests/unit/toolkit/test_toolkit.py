@@ -915,6 +915,10 @@ def test_arguments_of_another_type_are_named() -> None:
             lambda: service.recommend_subgraph(look),
             r"actions must be a list of actions, such as \[look\], not an Action",
         ),  # type: ignore[arg-type]
+        (lambda: ToolkitService(service), "toolkit must be a Toolkit, .* not a ToolkitService"),  # type: ignore[arg-type]
+        (lambda: service.visualize(service, ""), "graph must be a Toolkit, .* not a ToolkitService"),  # type: ignore[arg-type]
+        (lambda: Toolkit.of("tools/"), "dispatcher must be a dispatcher, .* not a str"),  # type: ignore[arg-type]
+        (lambda: Toolkit().learn("learned.db"), "dispatcher must be a dispatcher, .* not a str"),  # type: ignore[arg-type]
         (lambda: service.recommend_subgraph([look], hops="1"), "hops must be a whole number, not a str"),  # type: ignore[arg-type]
     ]
     for make, told in mistakes:
