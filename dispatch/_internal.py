@@ -655,23 +655,18 @@ def as_set(name: str, texts: Iterable[str]) -> frozenset[str]:
 
 
 class AsyncContext:
-    """Base of a class for ``async with`` alone: ``with`` and ``await`` name it. Python's own errors do not."""
+    """Base of a class for ``async with`` alone: the error of ``with`` names it. Python's own does not. The objects are not
+    awaitable for the same purpose: frameworks await what can be awaited, such as a fixture's or a factory's result."""
 
     _ENTERED: ClassVar[str]
     """How an object of the class is entered, as the end of ``async with …:``."""
 
-    if not TYPE_CHECKING:  # a type checker reports both mistakes itself
+    if not TYPE_CHECKING:  # a type checker reports the mistake itself
 
         def __enter__(self) -> NoReturn:
             raise TypeError(f"'with' cannot wait for a connection. Fix: write 'async with {self._ENTERED}:'.")
 
         def __exit__(self, *_exc: object) -> None: ...
-
-        def __await__(self) -> NoReturn:
-            raise TypeError(
-                f"{describe_type(self)} cannot be awaited. Fix: write 'async with {self._ENTERED}:', or await its start() "
-                "and close()."
-            )
 
 
 def check_instance(name: str, value: object, kind: type | tuple[type, ...], fix: str) -> None:

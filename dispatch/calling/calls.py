@@ -32,7 +32,7 @@ from dispatch.calling.native import MAX_CALLS, NATIVE_FORMS, CallForm, ParsedCal
 from dispatch.calling.parsing import parse
 from dispatch.calls.error_messages import error_from_unknown_name
 from dispatch.catalog import ToolDescriptor, UnknownToolError
-from dispatch.dispatcher import BoundTool, Dispatcher
+from dispatch.dispatcher import BoundTool
 from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, ToolError
 from dispatch.functions.schema import NO_DECLARATION, Arguments, find_declaration
 from dispatch.functions.sources import FunctionTool
@@ -260,7 +260,7 @@ async def call_function(
         TypeError: one of ``tools`` has no name, such as a plain function; or ``text`` is neither text nor a decoded message.
     """
     await yield_to_others()
-    offered: Any = await tools if isinstance(tools, Awaitable) and not isinstance(tools, Dispatcher) else tools
+    offered = await tools if isinstance(tools, Awaitable) else tools
     calls = parse(text)
     if not calls:
         return None
