@@ -146,6 +146,7 @@ CALLS_PER_S = 500
 
 
 @pytest.mark.soak
+@pytest.mark.alone
 async def test_a_rolling_restart_of_eight_processes_under_load_fails_no_call(
     pulsar_endpoint: Endpoint, tmp_path: Path
 ) -> None:
