@@ -892,7 +892,10 @@ class LoopWaker:
             self._loop.add_reader(self._fd, self._on_ring, self._fd)
 
     def _on_ring(self, fd: int) -> None:
-        os.eventfd_read(fd)
+        try:
+            os.eventfd_read(fd)
+        except BlockingIOError:  # a SystemExit stops the loop between this and its scheduling, which then happens twice
+            return
         self._callback()
 
     def wake(self) -> None:

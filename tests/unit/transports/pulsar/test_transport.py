@@ -38,6 +38,7 @@ from dispatch.transports.pulsar.transport import (
     GATHERED_S,
     MAX_PACKETS_IN_DOUBT,
     MAX_WAITING,
+    LoopWaker,
     PulsarTransport,
     read_batch,
 )
@@ -1511,3 +1512,22 @@ async def test_a_reader_of_a_persistent_topic_goes_on_where_it_was(
 )
 def test_the_batch_of_a_message_is_read_from_its_id(id: str, batch: object) -> None:
     assert read_batch(pulsar.MessageId.deserialize(bytes.fromhex(id))) == batch
+
+
+def test_a_loop_that_an_exit_has_stopped_ends_without_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    """It finds again what it was woken for, when it cancels the tasks."""
+    calls = []
+
+    def leave() -> None:
+        raise SystemExit(7)
+
+    async def main() -> None:
+        waker = LoopWaker(lambda: calls.append("woken"))
+        asyncio.get_running_loop().call_soon(leave)
+        waker.wake()
+        await asyncio.sleep(10)
+
+    with pytest.raises(SystemExit):
+        asyncio.run(main())
+    assert calls == ["woken"]
+    assert caplog.records == []
