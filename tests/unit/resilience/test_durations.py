@@ -1,6 +1,6 @@
 """Slices of a deadline. Guards against the first attempt that hangs eating the whole time of the call, so that no second
 one can ever be made (a total timeout only), and against shares that cut off a slow tool although there is time.
-Calls that are the same share one run: whoever leaves takes nothing from the others, and the last to leave ends it.
+Calls that are the same share one run: a caller that leaves takes nothing from the others, and the last one ends it.
 Quantiles of durations, against the exact ones of a sorted list.
 """
 

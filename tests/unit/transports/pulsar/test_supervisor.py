@@ -1,4 +1,4 @@
-"""One topic of several is lost, or all of them at once: who has to notice, what is told, and what is opened again.
+"""One topic of several is lost, or all of them at once: what notices it, what is logged, and what is opened again.
 What was set aside is tried again, ever less often.
 Staying connected: what happens to messages while the broker is away, how the connection comes back, and how it ends.
 """
@@ -206,7 +206,7 @@ async def test_a_broker_that_hangs_is_out_of_reach_until_it_answers(broker: Fake
         assert not await transport.await_connection(asked + 30)
         assert now() == asked, "it has been away for longer than calls wait for it"
         send(publisher, failures, "a2")
-        assert broker.producer().payloads == [b"a1"], "held back: nobody could take it back from pulsar-client"
+        assert broker.producer().payloads == [b"a1"], "held back: pulsar-client would not return it"
         broker.handshake = None
         broker.producer().receipts()
         await advance(SEEN_S)
@@ -706,7 +706,7 @@ async def test_a_moments_absence_costs_nothing(broker: FakeBroker) -> None:
         await broker.lose()
         assert not transport.connected
         send(publisher, failures, "a2", "a3")
-        assert broker.producer().payloads == [b"a1"], "held back: nobody could take it back from pulsar-client"
+        assert broker.producer().payloads == [b"a1"], "held back: pulsar-client would not return it"
         broker.up = True
         await advance(SEEN_S)
         assert transport.connected
@@ -725,7 +725,7 @@ async def test_an_outage_ends_with_new_producers_and_new_subscriptions(broker: F
         old = broker.link
         broker.up = False
         await advance(10)
-        assert (len(broker.links), transport.reconnects) == (1, 0), "nobody answers the handshake"
+        assert (len(broker.links), transport.reconnects) == (1, 0), "the handshake is not answered"
         assert broker.handshakes > 10
         broker.restarts()
         broker.up = True
@@ -857,7 +857,7 @@ async def test_a_topic_that_cannot_be_opened_again_is_tried_again_by_itself(brok
 
 
 async def test_what_is_closed_while_the_client_is_replaced_stays_closed(broker: FakeBroker) -> None:
-    """Otherwise a service that has gone would go on taking requests, and nobody would answer them."""
+    """Otherwise a service that has gone would go on taking requests, without an answer."""
     got: list[Any] = []
     async with connected() as transport:
         publisher = await transport.publisher(OTHER)
@@ -886,7 +886,7 @@ async def test_a_publisher_that_is_closed_while_its_own_successor_is_made_leaves
         assert broker.producer().closed
 
 
-async def test_whoever_subscribes_while_the_client_is_replaced_gets_the_new_one(broker: FakeBroker) -> None:
+async def test_a_subscription_while_the_client_is_replaced_uses_the_new_one(broker: FakeBroker) -> None:
     got: list[Any] = []
     async with connected() as transport:
         await transport.publisher(TOPIC)
@@ -894,7 +894,7 @@ async def test_whoever_subscribes_while_the_client_is_replaced_gets_the_new_one(
         waiting = asyncio.create_task(listen(transport, got.append, OTHER))
         also = await start_task(listen(transport, texts(got), KEPT))
         await broker.replace()
-        assert len(broker.links) == 2, "one slow topic holds nobody up"
+        assert len(broker.links) == 2, "one slow topic delays no other"
         broker.gate.set()
         await also
         await waiting
