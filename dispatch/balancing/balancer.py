@@ -40,8 +40,6 @@ class RoundRobin(Strategy):
     A counter modulo the number of candidates would give all turns of an excluded instance to the same other instance.
     """
 
-    __slots__ = ("_before", "_candidates", "_index", "_place")
-
     def __init__(self) -> None:
         self._candidates: Sequence[InstanceState] = ()
         self._index = -1
@@ -93,7 +91,6 @@ class LeastRequest(Learning):
         decay: seconds for which a slow answer of an instance is remembered.
     """
 
-    __slots__ = ("_choice_count", "_randomness", "usual")
     weighs = True
 
     def __init__(self, randomness: Randomness, choice_count: int, decay: float = DECAY_S) -> None:
@@ -160,7 +157,6 @@ class SmoothWeighted(Strategy):
     weights is subtracted from it. A pick visits every candidate.
     """
 
-    __slots__ = ()
     weighs = True
 
     def pick(self, candidates: Sequence[InstanceState], now: float) -> InstanceState:
@@ -196,7 +192,6 @@ class PeakEwma(Learning):
         decay: time constant of the average, in seconds.
     """
 
-    __slots__ = ("_randomness",)
     peaks = True
     weighs = True
 
@@ -329,27 +324,6 @@ class Balancer:
     Attributes:
         stale: outcomes that were ignored because the instance was ejected, or returned, since the pick.
     """
-
-    __slots__ = (
-        "_admits",
-        "_balancing",
-        "_calm",
-        "_choose",
-        "_clock",
-        "_detector",
-        "_everyone",
-        "_fit",
-        "_former",
-        "_gated",
-        "_learn",
-        "_members",
-        "_panic",
-        "_picks",
-        "_randomness",
-        "_steady",
-        "_strategy",
-        "stale",
-    )
 
     def __init__(
         self,
@@ -647,7 +621,7 @@ class Balancer:
         now = self._clock()
         if now >= self._detector.due:
             self._update_candidates(now)
-        return tuple(view(state, now) for state in self._everyone)
+        return self.peek_instances()
 
 
 def check_weight(id: str, weight: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil, exp, log, sqrt
 
 import msgspec
@@ -37,12 +38,14 @@ def draw_two(candidates: Sequence[InstanceState], randomness: Randomness) -> tup
     return candidates[first], candidates[second + 1 if second >= first else second]
 
 
+@dataclass(slots=True, eq=False)  # perf: a struct is slower to write to
 class InstanceState:
     """The state of one instance. Strategies read it; only the balancer and the outlier detector write it.
 
     Attributes:
         id: name of the instance.
         weight: share of the calls, relative to the other instances.
+        joined: when it became a member.
         in_flight: calls of this dispatcher in flight at the instance.
         order: number of the last pick of this instance, over all instances; 0: never picked.
         place: position among the members; candidates are in this order.
@@ -65,86 +68,53 @@ class InstanceState:
         well_since: end of its last ejection.
         probe_at: when a call may find out whether it is well again, although it is ejected; infinite: none may.
         paused_until: end of the pause that it asked for.
-        joined: when it became a member.
         warm_from: start of its slow start.
         level: share of its full share that slow start permits.
         gain, credit: in slow start, each pick adds ``gain`` to ``credit``; a turn costs 1.
         member: whether it is one of the balancer's instances now.
     """
 
-    __slots__ = (
-        "answered",
-        "bad",
-        "brake",
-        "cost",
-        "credit",
-        "current",
-        "ejected_until",
-        "ejections",
-        "epoch",
-        "failures",
-        "gain",
-        "good",
-        "id",
-        "in_flight",
-        "is_held",
-        "joined",
-        "level",
-        "member",
-        "order",
-        "others",
-        "others_at",
-        "paused_until",
-        "place",
-        "probe_at",
-        "sick",
-        "slowness",
-        "spread",
-        "stamp",
-        "timed",
-        "times",
-        "warm_from",
-        "weight",
-        "well_since",
-    )
+    id: str
+    weight: float
+    joined: float
+    in_flight: int = 0
+    order: int = 0
+    place: int = 0
+    cost: float = 0.0
+    stamp: float = 0.0
+    brake: float = 1.0
+    others: int = 0
+    others_at: float = 0.0
+    current: float = 0.0
+    failures: int = 0
+    answered: int = 0
+    good: float = 0.0
+    bad: float = 0.0
+    timed: float = 0.0
+    slowness: float = 0.0
+    spread: float = 0.0
+    times: int = 0
+    ejected_until: float | None = None
+    ejections: int = 0
+    epoch: int = 0
+    is_held: bool = False
+    sick: bool = False
+    well_since: float = 0.0
+    probe_at: float = NEVER
+    paused_until: float = 0.0
+    warm_from: float = 0.0
+    level: float = 1.0
+    gain: float = 0.0
+    credit: float = 0.0
+    member: bool = True
 
-    def __init__(self, id: str, weight: float, now: float) -> None:
-        self.id = id
-        self.weight = weight
-        self.in_flight = 0
-        self.order = 0
-        self.place = 0
-        self.cost = 0.0
-        self.stamp = now
-        self.brake = 1.0
-        self.others = 0
-        self.others_at = now
-        self.current = 0.0
-        self.failures = 0
-        self.answered = 0
-        self.good = 0.0
-        self.bad = 0.0
-        self.timed = self.slowness = self.spread = 0.0
-        self.times = 0
-        self.ejected_until: float | None = None
-        self.ejections = 0
-        self.epoch = 0
-        self.is_held = False
-        self.sick = False
-        self.well_since = now
-        self.probe_at = NEVER
-        self.paused_until = 0.0
-        self.joined = self.warm_from = now
-        self.level = 1.0
-        self.gain = 0.0
-        self.credit = 0.0
-        self.member = True
+    def __post_init__(self) -> None:
+        self.stamp = self.others_at = self.well_since = self.warm_from = self.joined
 
 
 class Strategy:
     """A balancing strategy. It may keep a position, but no list of instances: the candidates differ from call to call."""
 
-    __slots__ = ()
     learns = False
     """Whether the outcome of each attempt is passed to :meth:`learn`."""
     weighs = False
@@ -178,7 +148,6 @@ class Learning(Strategy):
         decay: time constant of the average, in seconds.
     """
 
-    __slots__ = ("decay",)
     learns = True
     peaks = False
     """Whether the average follows a rise at once and decays slowly (Finagle's peak EWMA)."""
@@ -346,8 +315,6 @@ class OutlierDetector:
         due: when :meth:`update` must be called next; minus infinity after a change.
         ejected: number of ejected members.
     """
-
-    __slots__ = ("_compare_at", "_judge_at", "_listener", "_members", "due", "ejected", "settings")
 
     def __init__(
         self, settings: EjectionRules, members: Mapping[str, InstanceState], listener: Listener | None, now: float
