@@ -42,8 +42,6 @@ class ReceivedPackets:
             acknowledgement that it has not arrived, and sends its frames again.
     """
 
-    __slots__ = ("_floor", "_most", "ranges")
-
     def __init__(self, most: int) -> None:
         self._most = most
         self._floor = 0
@@ -120,8 +118,6 @@ class ReceivedPackets:
 class SeenNumbers:
     """Numbers that have been seen: all below a floor, and a set above it, empty without gaps."""
 
-    __slots__ = ("above", "floor")
-
     def __init__(self) -> None:
         self.floor = 0
         self.above: set[int] = set()
@@ -151,22 +147,14 @@ _LEAST_PIECE = 256
 """Bytes of a fragment on average, at least: the number of fragments that are retained is bounded by it."""
 
 
-class PartialPayload:
-    """A payload of which fragments are missing."""
+class PartialPayload(msgspec.Struct, eq=False):
+    """A payload of which fragments are missing; ``size`` of its ``total`` bytes are there."""
 
-    __slots__ = ("head", "number", "pieces", "size", "total")
-
-    def __init__(self, number: int, total: int) -> None:
-        self.number = number
-        self.total = total
-        self.head: bytes | None = None
-        self.pieces: dict[int, memoryview] = {}
-        self.size = 0
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every byte is there: no two fragments overlap."""
-        return self.size == self.total
+    number: int
+    total: int
+    head: bytes | None = None
+    pieces: dict[int, memoryview] = {}
+    size: int = 0
 
 
 class Reassembly:
@@ -175,8 +163,6 @@ class Reassembly:
     Attributes:
         size: bytes that are retained.
     """
-
-    __slots__ = ("_done", "_partials", "_settings", "size")
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -234,7 +220,8 @@ class Reassembly:
     def _join(self, message: int, partial: PartialPayload) -> Payload | None:
         self._remove(message)
         whole = None if partial.head is None else decode_payload_frame(partial.head)
-        if whole is None or whole.number != partial.number or not partial.is_complete:
+        # Fragments that overlap have more bytes than the payload.
+        if whole is None or whole.number != partial.number or partial.size != partial.total:
             return None
         pieces = partial.pieces
         whole.payload = b"".join(pieces[at] for at in sorted(pieces))
@@ -377,23 +364,6 @@ class Path:
         probes: sent since the last acknowledgement.
         retransmissions: packets that were lost since the start. Their frames were sent again, perhaps in a probe before.
     """
-
-    __slots__ = (
-        "_deviation",
-        "_probed_at",
-        "_sent",
-        "_settings",
-        "ack_at",
-        "in_flight",
-        "index",
-        "largest_at",
-        "next_number",
-        "probe_timeout",
-        "probes",
-        "received",
-        "retransmissions",
-        "rtt",
-    )
 
     def __init__(self, index: int, settings: Settings) -> None:
         self.index = index
@@ -584,22 +554,6 @@ class SendQueue:
         packed_requests: the highest number of a small request that was packed; -1: none.
         on_request_cut: called with a small request that travels in fragments all the same.
     """
-
-    __slots__ = (
-        "_begun",
-        "_max_begun_bytes",
-        "_messages",
-        "_settings",
-        "_small_bytes",
-        "_waiting",
-        "_whole_bytes",
-        "begun_bytes",
-        "control",
-        "large",
-        "on_request_cut",
-        "packed_requests",
-        "small",
-    )
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -822,26 +776,6 @@ class PacketSender:
         early_frames: small frames that an idle peer gets at once, as in the settings; one after a packet with one frame,
             because one call at a time has nothing to be gathered with.
     """
-
-    __slots__ = (
-        "_receive_window",
-        "_settings",
-        "_statistics",
-        "began",
-        "data",
-        "data_limit",
-        "early_frames",
-        "fragments",
-        "is_window_due",
-        "load",
-        "lost",
-        "paths",
-        "peer_address",
-        "peer_window",
-        "probing",
-        "queue",
-        "usable_paths",
-    )
 
     def __init__(
         self, settings: Settings, receive_window: ReceiveWindow, statistics: SessionStatistics, now: float

@@ -317,8 +317,8 @@ Payload = Request | Reply | Chunk | End
 """The frames that can be fragmented."""
 
 
-class Packet(msgspec.Struct, array_like=True, gc=False):
-    """One packet.
+class _Header(msgspec.Struct, array_like=True, gc=False):
+    """The fields of a packet before its frames.
 
     Attributes:
         version: of the protocol.
@@ -330,7 +330,6 @@ class Packet(msgspec.Struct, array_like=True, gc=False):
         load: requests that the sender executes.
         data: payload bytes that the sender has sent since the start, without retransmissions.
         window: unacknowledged bytes that the receiver may have on each path.
-        frames: what it carries.
     """
 
     version: int
@@ -342,21 +341,17 @@ class Packet(msgspec.Struct, array_like=True, gc=False):
     load: int
     data: int
     window: int
+
+
+class Packet(_Header, array_like=True, gc=False):
+    """One packet."""
+
     frames: list[Frame]
 
 
-class _RawPacket(msgspec.Struct, array_like=True, gc=False):
+class _RawPacket(_Header, array_like=True, gc=False):
     """A packet whose frames are decoded one by one."""
 
-    version: int
-    to: int
-    path: int
-    number: int
-    clock: int
-    flags: int
-    load: int
-    data: int
-    window: int
     frames: list[msgspec.Raw]
 
 
@@ -405,18 +400,7 @@ def _decode_known_frames(data: bytes) -> Packet:
                 frames.append(_decode_frame(each))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, IndexError) as error:
         raise MalformedPacketError(str(error)) from None
-    return Packet(
-        raw.version,
-        raw.to,
-        raw.path,
-        raw.number,
-        raw.clock,
-        raw.flags,
-        raw.load,
-        raw.data,
-        raw.window,
-        frames,
-    )
+    return Packet(**{**msgspec.structs.asdict(raw), "frames": frames})
 
 
 def decode_payload_frame(head: bytes) -> Payload | None:

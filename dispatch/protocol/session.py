@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 from dispatch.protocol import frames
 from dispatch.protocol.delivery import (
     Frames,
@@ -103,7 +105,6 @@ class Session:
             frames.Ack: self._on_ack,
             frames.Cont: self._on_cont,
             frames.Window: self._on_window,
-            frames.Ping: self._on_ping,
             frames.Close: self._on_close,
         }
 
@@ -196,12 +197,6 @@ class Session:
             or len(self._reassembly)
             or any(path.has_unacknowledged for path in sender.paths)
         )
-
-    def memory(self) -> int:
-        """Return the number of objects that are retained for requests and packets."""
-        sender = self._sender
-        paths = sum(path.unacknowledged + len(path.received.ranges) for path in sender.paths)
-        return len(sender.queue) + len(sender.lost) + len(self._reassembly) + paths
 
     # -- sending ------------------------------------------------------------------------------------------------
 
@@ -387,9 +382,6 @@ class Session:
     def _on_window(self, frame: frames.Window, _events: list[Event], _packet: frames.Packet, _now: float) -> None:
         self._sender.data_limit = max(self._sender.data_limit, frame.data)
 
-    def _on_ping(self, _frame: frames.Ping, _events: list[Event], _packet: frames.Packet, _now: float) -> None:
-        """Do nothing: its packet is acknowledged."""
-
     def _on_close(self, frame: frames.Close, events: list[Event], _packet: frames.Packet, _now: float) -> None:
         try:
             reason = Failure(frame.reason)
@@ -406,11 +398,11 @@ class Session:
                 return
             if frame.total > most:
                 reassembly.ignore(frame.message)
-                self._on_too_large(frame.number, events)
+                self._refuse_payload(frame.number, events, is_too_large=True)
                 return
         if not reassembly.fits(frame):
             reassembly.ignore(frame.message)
-            self._on_excess(frame.number, events)
+            self._refuse_payload(frame.number, events, is_too_large=False)
             return
         whole = reassembly.add(frame)
         if whole is not None and (handler := self._handlers.get(type(whole))) is not None:
@@ -420,12 +412,9 @@ class Session:
         """Return the largest payload that is accepted for the request ``number``; None: none is."""
         raise NotImplementedError
 
-    def _on_too_large(self, number: int, events: list[Event]) -> None:
-        """A payload for the request ``number`` exceeds what :meth:`_largest_payload` says."""
-        raise NotImplementedError
-
-    def _on_excess(self, number: int, events: list[Event]) -> None:
-        """The peer has begun more payloads than may be incomplete at once, the last one for the request ``number``."""
+    def _refuse_payload(self, number: int, events: list[Event], *, is_too_large: bool) -> None:
+        """Accept no payload for the request ``number``: it exceeds what :meth:`_largest_payload` says, or the peer has begun
+        more payloads than may be incomplete at once."""
         raise NotImplementedError
 
     def _grant(self) -> None:
@@ -479,7 +468,7 @@ MAX_GIVEN_UP = 1_024
 """Requests that were given up and are remembered, until their session is at rest."""
 
 
-class UnmatchedReplies:
+class UnmatchedReplies(msgspec.Struct, eq=False):
     """Counts the frames of a session's replies that no request waits for.
 
     Attributes:
@@ -488,14 +477,9 @@ class UnmatchedReplies:
         given_up: their numbers, the oldest first.
     """
 
-    __slots__ = ("given_up", "late", "repeated")
-
-    def __init__(self) -> None:
-        self.late = self.repeated = 0
-        self.given_up: dict[int, None] = {}
-
-    def __len__(self) -> int:
-        return len(self.given_up)
+    late: int = 0
+    repeated: int = 0
+    given_up: dict[int, None] = {}
 
     def record_given_up(self, number: int) -> None:
         """Record that a request was given up; the oldest one is forgotten if there are too many."""
@@ -511,10 +495,6 @@ class UnmatchedReplies:
         self.late += 1
         if type(frame) is not frames.Chunk:
             del self.given_up[frame.number]
-
-    def clear(self) -> None:
-        """Forget all requests: no late reply can follow."""
-        self.given_up.clear()
 
 
 # The caller's end of a session: a dispatcher.
@@ -594,7 +574,7 @@ class CallerSession(Session):
             return []
         events = super().receive(packet, now)
         if self.unmatched.given_up and self.is_at_rest:
-            self.unmatched.clear()  # CANCEL has arrived: no reply to these follows
+            self.unmatched.given_up.clear()  # CANCEL has arrived: no reply to these follows
         return events
 
     def _on_packet(self, packet: frames.Packet, now: float, events: list[Event]) -> None:
@@ -808,16 +788,10 @@ class CallerSession(Session):
         request = self.waiting.get(number)
         return None if request is None else request.max_reply_bytes
 
-    def _on_too_large(self, number: int, events: list[Event]) -> None:
-        self._fail_waiting(number, Failure.TOO_LARGE, events)
-
-    def _on_excess(self, number: int, events: list[Event]) -> None:
-        self._fail_waiting(number, Failure.VIOLATION, events)
-
-    def _fail_waiting(self, number: int, reason: Failure, events: list[Event]) -> None:
+    def _refuse_payload(self, number: int, events: list[Event], *, is_too_large: bool) -> None:
         request = self.waiting.get(number)
         if request is not None:
-            self._fail(request, reason, events)
+            self._fail(request, Failure.TOO_LARGE if is_too_large else Failure.VIOLATION, events)
 
     def _on_goaway(self, frame: frames.Goaway, events: list[Event], _packet: frames.Packet, _now: float) -> None:
         if not self.is_peer_draining:
@@ -897,15 +871,12 @@ class CallerSession(Session):
     def is_at_rest(self) -> bool:
         return not self.waiting and super().is_at_rest
 
-    def memory(self) -> int:
-        return super().memory() + len(self.waiting) + len(self.unmatched)
-
     def _finish_requests(self, reason: Failure, events: list[Event]) -> None:
         for request in self.waiting.values():
             events.append(RequestFailed(request, reason, self._may_have_run(request)))
             request.ahead = request.end = request.large = None
         self.waiting.clear()
-        self.unmatched.clear()
+        self.unmatched.given_up.clear()
         self._earliest = self._doubted_until = math.inf
 
 
@@ -958,12 +929,8 @@ class CalleeSession(Session):
         self._seen = SeenNumbers()
         self.running: dict[int, int] = {}
         self.is_draining = False
-        self._handlers |= {
-            frames.Request: self._on_request,
-            frames.Cancel: self._on_cancel,
-            frames.Paths: self._on_paths,
-        }
-        self._handlers[frames.Credit] = self._on_credit
+        self._handlers |= {frames.Request: self._on_request, frames.Cancel: self._on_cancel}
+        self._handlers |= {frames.Paths: self._on_paths, frames.Credit: self._on_credit}
 
     @property
     def caller(self) -> tuple[int, str]:
@@ -977,12 +944,11 @@ class CalleeSession(Session):
         waits."""
         if self._end_request(number) is None:
             return False
+        frame: tuple[Any, ...] = (frames.REPLY, number, status, payload)
+        size = len(payload)
         if trace:
-            self._sender.queue.add(
-                (frames.REPLY, number, status, payload, dict(trace)), len(payload) + frames.TRACE_BYTES
-            )
-        else:
-            self._sender.queue.add((frames.REPLY, number, status, payload), len(payload))
+            frame, size = (*frame, dict(trace)), size + frames.TRACE_BYTES
+        self._sender.queue.add(frame, size)
         return True
 
     def send_chunk(self, number: int, payload: bytes) -> bool:
@@ -992,7 +958,9 @@ class CalleeSession(Session):
         if index is None:
             return False
         self.running[number] = index + 1
-        credit = self._credits.get(number) or self._create_credit(number)
+        credit = self._credits.get(number)
+        if credit is None:
+            credit = self._credits[number] = [0, self._stream_window]
         credit[0] += len(payload) + frames.CHUNK_BYTES
         self._sender.queue.add((frames.CHUNK, number, index, payload), len(payload))
         return True
@@ -1003,10 +971,6 @@ class CalleeSession(Session):
         if credit is None:
             return self._stream_window > 0 or number not in self.running
         return credit[0] < credit[1]
-
-    def _create_credit(self, number: int) -> list[float]:
-        credit = self._credits[number] = [0, self._stream_window]
-        return credit
 
     def _end_request(self, number: int) -> int | None:
         """Forget a request. Return the index of its next chunk; None: it does not run."""
@@ -1020,12 +984,11 @@ class CalleeSession(Session):
         index = self._end_request(number)
         if index is None:
             return False
+        frame: tuple[Any, ...] = (frames.END, number, index, status, payload)
+        size = len(payload)
         if trace:
-            self._sender.queue.add(
-                (frames.END, number, index, status, payload, dict(trace)), len(payload) + frames.TRACE_BYTES
-            )
-        else:
-            self._sender.queue.add((frames.END, number, index, status, payload), len(payload))
+            frame, size = (*frame, dict(trace)), size + frames.TRACE_BYTES
+        self._sender.queue.add(frame, size)
         return True
 
     def refuse(
@@ -1095,7 +1058,7 @@ class CalleeSession(Session):
 
     def _on_credit(self, frame: frames.Credit, _events: list[Event], _packet: frames.Packet, _now: float) -> None:
         if frame.number in self.running:
-            credit = self._credits.get(frame.number) or self._create_credit(frame.number)
+            credit = self._credits.setdefault(frame.number, [0, self._stream_window])
             credit[1] = max(credit[1], frame.data)
 
     def _on_paths(self, frame: frames.Paths, _events: list[Event], _packet: frames.Packet, _now: float) -> None:
@@ -1111,17 +1074,11 @@ class CalleeSession(Session):
     def _largest_payload(self, number: int) -> int | None:
         return None if number in self._seen else self.settings.max_payload_bytes
 
-    def _on_too_large(self, number: int, events: list[Event]) -> None:
-        self._refuse_payload(number, "request-too-large", events)
-
-    def _on_excess(self, number: int, events: list[Event]) -> None:
-        self._refuse_payload(number, "overloaded", events)
-
-    def _refuse_payload(self, number: int, reason: str, events: list[Event]) -> None:
+    def _refuse_payload(self, number: int, events: list[Event], *, is_too_large: bool) -> None:
         self._reassembly.drop(number)
         if self._seen.add(number):
             self.running[number] = 0
-            self._decline(number, reason, events)
+            self._decline(number, "request-too-large" if is_too_large else "overloaded", events)
 
     def _decline(self, number: int, reason: str, events: list[Event]) -> None:
         self.refuse(number, reason)
@@ -1146,9 +1103,6 @@ class CalleeSession(Session):
     @property
     def is_at_rest(self) -> bool:
         return not self.running and not self._seen.above and super().is_at_rest
-
-    def memory(self) -> int:
-        return super().memory() + len(self.running) + len(self._seen.above)
 
     def _finish_requests(self, reason: Failure, events: list[Event]) -> None:
         events.extend(RequestCancelled(number) for number in self.running)

@@ -157,7 +157,7 @@ class SessionStatistics(msgspec.Struct):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
-class EndedSessions:
+class EndedSessions(msgspec.Struct, eq=False):
     """What is known of sessions that have ended.
 
     Attributes:
@@ -166,12 +166,9 @@ class EndedSessions:
         handshakes: sessions that ended before they were open.
     """
 
-    __slots__ = ("handshakes", "reasons", "statistics")
-
-    def __init__(self) -> None:
-        self.statistics = SessionStatistics()
-        self.reasons: dict[str, int] = {}
-        self.handshakes = 0
+    statistics: SessionStatistics = msgspec.field(default_factory=SessionStatistics)
+    reasons: dict[str, int] = {}
+    handshakes: int = 0
 
     def add(self, statistics: SessionStatistics, reason: str, *, was_open: bool) -> None:
         """Count a session."""

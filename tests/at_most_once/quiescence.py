@@ -8,7 +8,7 @@ from dispatch import Dispatcher, ToolServer
 from dispatch.messaging.plain import MAX_TOMBSTONES
 from dispatch.protocol.table import SessionTable
 from dispatch.serving.replies import IdempotencyKeys
-from tests.helpers.internals import correlator_of, keys_of, sessions_of, tables_of
+from tests.helpers.internals import correlator_of, count_retained, keys_of, sessions_of, tables_of
 
 
 def assert_dispatcher_rests(dispatcher: Dispatcher) -> None:
@@ -47,7 +47,9 @@ def assert_table_rests(table: SessionTable) -> None:
         assert session.is_at_rest, f"the session with {session.peer_name} still has something to do"
         assert session.in_flight_bytes == session.queued_bytes == 0
         ranges = session.settings.max_ack_ranges * session.settings.max_paths
-        assert session.memory() <= ranges, f"the session with {session.peer_name} retains {session.memory()} objects"
+        assert count_retained(session) <= ranges, (
+            f"the session with {session.peer_name} retains {count_retained(session)} objects"
+        )
 
 
 def assert_aged(server: ToolServer) -> None:

@@ -9,6 +9,7 @@ from dispatch import Dispatcher, ToolServer
 from dispatch.calls.attempt import Attempts
 from dispatch.messaging.plain import Correlator
 from dispatch.messaging.sessions import SessionExchange
+from dispatch.protocol import CalleeSession, CallerSession, Session
 from dispatch.protocol.table import SessionTable
 from dispatch.serving.replies import IdempotencyKeys
 from dispatch.transports import Transport
@@ -42,3 +43,14 @@ def tables_of(dispatcher: Dispatcher) -> list[SessionTable]:
 def keys_of(server: ToolServer) -> IdempotencyKeys:
     """Return the idempotency keys of a started server."""
     return server._queue.keys
+
+
+def count_retained(session: Session) -> int:
+    """Return the number of objects that a session retains for requests and packets."""
+    sender = session._sender
+    paths = sum(path.unacknowledged + len(path.received.ranges) for path in sender.paths)
+    retained = len(sender.queue) + len(sender.lost) + len(session._reassembly) + paths
+    if isinstance(session, CallerSession):
+        return retained + len(session.waiting) + len(session.unmatched.given_up)
+    assert isinstance(session, CalleeSession)
+    return retained + len(session.running) + len(session._seen.above)

@@ -9,6 +9,7 @@ from dispatch.protocol.events import OutgoingRequest, RequestReceived
 from dispatch.protocol.session import CalleeSession, CallerSession, Session
 from dispatch.protocol.settings import Settings
 from dispatch.protocol.table import SessionTable
+from tests.helpers.internals import count_retained
 from tests.simulation.network import may_reply_to, response_inbox
 from tests.simulation.packet_fuzzer import SECRET, PacketFuzzer
 
@@ -122,4 +123,6 @@ class FuzzedPair:
         assert len(self._callee.sessions) <= SETTINGS.max_half_open + SETTINGS.max_sessions
         for table in (self._caller, self._callee):
             for session in table.sessions.values():
-                assert session.memory() <= MAX_MEMORY, f"{session.memory()} objects in a session of {table}"
+                assert count_retained(session) <= MAX_MEMORY, (
+                    f"{count_retained(session)} objects in a session of {table}"
+                )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from dispatch.protocol import Session
+from tests.helpers.internals import count_retained
 from tests.simulation.call import Call
 from tests.simulation.dispatcher_node import DispatcherNode
 from tests.simulation.instance_node import InstanceNode
@@ -132,7 +133,7 @@ class Story:
         ranges = world.settings.max_ack_ranges * world.settings.max_paths
         for node, session in self._sessions():
             assert session.is_at_rest, f"{node.name}: a session of {session.peer_name} is not at rest"
-            assert session.memory() <= ranges, f"{node.name}: {session.memory()} objects at rest"
+            assert count_retained(session) <= ranges, f"{node.name}: {count_retained(session)} objects at rest"
         packets = world.counts["packets"]
         world.scheduler.run_until(world.scheduler.now + REST_S)
         most = MAX_IDLE_PACKETS * len(self._sessions())

@@ -65,6 +65,7 @@ from dispatch.protocol.frames import (
 )
 from tests.helpers.handwritten_callee import HandWritten
 from tests.helpers.handwritten_packets import hello, packet, receive
+from tests.helpers.internals import count_retained
 from tests.helpers.run_profile import examples
 from tests.helpers.session_pair import DISPATCHER, INSTANCE, Pair
 
@@ -98,10 +99,10 @@ def test_requests_given_up_are_forgotten_at_rest() -> None:
     pair.exchange()
     for request in requests:
         assert pair.caller.cancel(request)
-    assert pair.caller.memory() >= 3
+    assert count_retained(pair.caller) >= 3
     pair.exchange()
     pair.advance(0.1)
-    assert pair.caller.memory() == 0
+    assert count_retained(pair.caller) == 0
 
 
 def test_a_packet_that_arrives_twice_counts_once(peer: HandWritten) -> None:
@@ -440,9 +441,9 @@ def test_a_reply_may_be_as_large_as_its_request_allows() -> None:
 
 def test_nothing_is_retained_of_a_request_that_has_ended() -> None:
     peer = HandWritten(Settings(large_bytes=1_000, fragment_bytes=1_000, window=2_000))
-    before = peer.session.memory()
+    before = count_retained(peer.session)
     requests = [peer.ask(), peer.ask(), peer.ask(), peer.ask()]
-    assert peer.session.memory() == before + 8, "waiting and queued"
+    assert count_retained(peer.session) == before + 8, "waiting and queued"
     peer.frames()
     head = encode((REPLY, 0, 0, b""))
     for stream in range(4):
