@@ -8,10 +8,13 @@ import logging
 import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from typing import Generic, TypeVar
+
+import msgspec
 
 from dispatch._internal import cancel_and_wait, loop_clock
 from dispatch.errors import ErrorType, TransportError
@@ -103,16 +106,13 @@ WATCH_S = 0.25
 """Seconds between two checks of the paths' connections, while packets arrive: as often as a connection checks itself."""
 
 
-class _Path:
+class _Path(msgspec.Struct, eq=False):
     """A further connection with its inbox."""
 
-    __slots__ = ("connection", "inbox", "is_up", "subscription")
-
-    def __init__(self, inbox: str, connection: Transport, subscription: Subscription) -> None:
-        self.inbox = inbox
-        self.connection = connection
-        self.subscription = subscription
-        self.is_up = True
+    inbox: str
+    connection: Transport
+    subscription: Subscription
+    is_up: bool = True
 
 
 class PathOpener:
@@ -144,15 +144,11 @@ class PathOpener:
         self._clock = loop_clock()
         self._not_before = 0.0
         self._watch_at = 0.0
-        self._mean = 0.0
+        self.mean_reply_bytes = 0.0
+        """Moving average of the bytes of packets for each reply."""
         self._bytes = 0
         self._packets = 0
         self._crowded = 0
-
-    @property
-    def mean_reply_bytes(self) -> float:
-        """Moving average of the bytes of packets for each reply."""
-        return self._mean
 
     def record_packet(self, size: int, replies: int, table: SessionTable, now: float) -> None:
         """Record a packet of ``size`` bytes with ``replies``, and open a path if that pays. Fragments have no reply."""
@@ -161,7 +157,7 @@ class PathOpener:
             self._watch()
         self._bytes += size
         if replies:
-            self._mean += (self._bytes / replies - self._mean) * min(replies, MEAN_OF) / MEAN_OF
+            self.mean_reply_bytes += (self._bytes / replies - self.mean_reply_bytes) * min(replies, MEAN_OF) / MEAN_OF
             self._bytes = 0
         self._packets += 1
         if self._packets >= PACKETS_PER_CHECK:
@@ -188,7 +184,10 @@ class PathOpener:
             return
         settings = callers[0].settings
         waiting = sum(len(session.waiting) for session in callers)
-        is_crowded = waiting * self._mean >= CROWDED * settings.window and 2 * self._mean >= settings.large_bytes
+        is_crowded = (
+            waiting * self.mean_reply_bytes >= CROWDED * settings.window
+            and 2 * self.mean_reply_bytes >= settings.large_bytes
+        )
         if paths >= settings.max_paths or not is_crowded:
             self._crowded = 0
             return
@@ -414,34 +413,27 @@ WARN_EVERY_S = 10.0
 """Seconds between two warnings."""
 
 
+@dataclass(slots=True, eq=False)  # perf: a struct is slower to write to
 class _Inbox:
-    """The inbox of a peer: its publisher is open, being opened, or could not be opened."""
+    """The inbox of a peer: its publisher is open, being opened, or could not be opened.
 
-    __slots__ = (
-        "error",
-        "failed_at",
-        "opening",
-        "owner",
-        "publisher",
-        "refusals",
-        "retry",
-        "retry_at",
-        "used_at",
-        "waiting",
-    )
+    Attributes:
+        owner: see :func:`find_inbox_owner`.
+        used_at: when a packet last went to it.
+        failed_at: when the openings began to fail, while the connection was up.
+        waiting: packets without a session that wait for the publisher.
+    """
 
-    def __init__(self, owner: str, now: float) -> None:
-        self.owner = owner
-        self.publisher: TopicPublisher | None = None
-        self.opening: asyncio.Task[None] | None = None
-        self.error: TransportError | None = None
-        self.retry_at = 0.0
-        self.retry: asyncio.TimerHandle | None = None
-        self.refusals = 0
-        self.failed_at: float | None = None
-        """When the openings began to fail, while the connection was up."""
-        self.used_at = now
-        self.waiting: list[bytes] = []
+    owner: str
+    used_at: float
+    publisher: TopicPublisher | None = None
+    opening: asyncio.Task[None] | None = None
+    error: TransportError | None = None
+    retry_at: float = 0.0
+    retry: asyncio.TimerHandle | None = None
+    refusals: int = 0
+    failed_at: float | None = None
+    waiting: list[bytes] = field(default_factory=list)
 
 
 class InboxPublishers:
@@ -532,12 +524,12 @@ class InboxPublishers:
         if inbox is None:
             owner = find_inbox_owner(topic)
             if self._owned[owner] >= PUBLISHERS_OF_ONE or not self._openings.try_add(1, now) or not self._make_room():
-                self._record_refusal(topic, now)
+                self._record_refusal(topic)
                 return
             inbox = self._inboxes[topic] = _Inbox(owner, now)
             self._owned[owner] += 1
         elif not self._openings.try_add(1, now):
-            self._record_refusal(topic, now)
+            self._record_refusal(topic)
             return
         inbox.opening = asyncio.get_running_loop().create_task(self._open(topic, inbox), name="dispatch-open-inbox")
         if self._sweep is None:
@@ -585,7 +577,7 @@ class InboxPublishers:
         inbox.retry, inbox.retry_at = None, 0.0
         self._request(topic, inbox)
 
-    def _record_refusal(self, topic: str, now: float) -> None:
+    def _record_refusal(self, topic: str) -> None:
         self.refused += 1
         self._warn("too many inboxes of peers: that of %s was not opened (%d so far)", topic, self.refused)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from dispatch._internal import loop_clock
@@ -55,8 +56,6 @@ class Pace:
         rate: bytes a second.
         burst: bytes.
     """
-
-    __slots__ = ("_sent", "_through", "_under_way", "burst", "rate", "unreceipted")
 
     def __init__(self, rate: float = PACE_RATE, burst: float = PACE_BURST) -> None:
         if not rate > 0 or not burst > 0:
@@ -147,8 +146,6 @@ class ReplyWindow:
         mean_bytes: moving average of the sizes of replies. Before the first one it is the capacity of a channel.
         waiting: called once, when a reply arrives, by those who wait for room.
     """
-
-    __slots__ = ("_before", "_late", "_late_share", "_period_end", "_sent", "_shortest", "mean_bytes", "waiting")
 
     def __init__(self) -> None:
         self.mean_bytes = float(PACE_BURST)
@@ -248,44 +245,27 @@ RECEIPT_S = 2.0
 """How long a receipt is waited for. A broker that takes longer is in trouble; then one message goes in this time."""
 
 
+@dataclass(slots=True, eq=False)  # perf: a struct is slower to write to
 class _Paced:
-    """A message that waited, or whose receipt is awaited. See :class:`dispatch.transports.base.Ticket`."""
+    """A message that waited, or whose receipt is awaited. See :class:`dispatch.transports.base.Ticket`.
 
-    __slots__ = (
-        "booked",
-        "flow",
-        "on_failure",
-        "on_receipt",
-        "payload",
-        "properties",
-        "publisher",
-        "size",
-        "through",
-        "ticket",
-        "unreceipted",
-    )
+    Attributes:
+        ticket: of the publish; None: it waits.
+        unreceipted: its receipt is awaited.
+        booked: bytes that the pace counts for it by time, until ``through``.
+    """
 
-    def __init__(
-        self,
-        publisher: PacedPublisher,
-        payload: bytes,
-        properties: Mapping[str, str],
-        flow: str,
-        on_failure: OnFailure | None,
-        on_receipt: OnReceipt | None,
-    ) -> None:
-        self.publisher = publisher
-        self.payload = payload
-        self.properties = properties
-        self.flow = flow
-        self.on_failure = on_failure
-        self.on_receipt = on_receipt
-        self.size = len(payload) + MESSAGE_OVERHEAD
-        self.ticket: Ticket | None = None
-        self.unreceipted = False
-        self.booked = 0
-        """Bytes that the pace counts for it by time, until ``through``."""
-        self.through = 0.0
+    publisher: PacedPublisher
+    payload: bytes
+    properties: Mapping[str, str]
+    flow: str
+    on_failure: OnFailure | None
+    on_receipt: OnReceipt | None
+    size: int
+    ticket: Ticket | None = None
+    unreceipted: bool = False
+    booked: int = 0
+    through: float = 0.0
 
     def cancel(self) -> bool:
         self.on_failure = None
@@ -337,11 +317,11 @@ class PacedPublisher:
         on_failure: OnFailure,
         on_receipt: OnReceipt | None = None,
     ) -> Ticket:
-        size = len(payload)
+        size = len(payload) + MESSAGE_OVERHEAD
         if not len(self._queue):
             now = self._now()
             if self._wait(now) == 0.0:
-                booked = size + MESSAGE_OVERHEAD + self._reply_bytes()
+                booked = size + self._reply_bytes()
                 if booked < NOTED_BYTES:
                     ticket = self.publisher.publish(
                         payload, properties, flow=flow, on_failure=on_failure, on_receipt=on_receipt
@@ -350,12 +330,12 @@ class PacedPublisher:
                     if self._replies is not None:
                         self._replies.send(properties[Property.ID], now)
                     return ticket
-                paced = _Paced(self, payload, properties, flow, on_failure, on_receipt)
+                paced = _Paced(self, payload, properties, flow, on_failure, on_receipt, size)
                 self._send(paced, now)
                 return paced
-        paced = _Paced(self, payload, properties, flow, on_failure, on_receipt)
+        paced = _Paced(self, payload, properties, flow, on_failure, on_receipt, size)
         try:
-            self._queue.put(flow, paced, size)
+            self._queue.put(flow, paced, len(payload))
         except QueueFullError:
             raise publish_queue_full(len(self._queue), topic=self.topic, retry_after=RETRY_AFTER_S) from None
         if self._timer is None:

@@ -9,12 +9,13 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from dispatch._internal import Rejection, loop_clock
+from dispatch._internal import Clock, Rejection, loop_clock
 from dispatch.errors import DispatchError
 from dispatch.protocol.events import Failure, OutgoingRequest
 from dispatch.protocol.frames import CHUNK_BYTES
@@ -44,8 +45,6 @@ class Tally:
         answered, given_up: how a later reply to one of its requests is counted. Shared by all of them: a pair for each of
             100,000 would be scanned by every garbage collection.
     """
-
-    __slots__ = ("answered", "counts", "given_up")
 
     def __init__(self, counts: Mapping[Disposition, Counter]) -> None:
         self.counts = counts
@@ -159,6 +158,7 @@ PAUSED_S = 1.0
 bulkhead. Shorter: a reader that is merely slower than its tool would give its place away again and again."""
 
 
+@dataclass(slots=True, eq=False)  # perf: a struct is slower to write to
 class ChunkBuffer:
     """Chunks in order. Its owner adds them and bounds :attr:`size`; its reader awaits :meth:`read`.
 
@@ -172,56 +172,29 @@ class ChunkBuffer:
             that :meth:`start` is given.
         on_pause: called with True, each second, while the tool waits for a reader that has read nothing for
             :data:`PAUSED_S`; with False once it reads again.
-        loop: the running one, if it is known. perf: asking for it is a system call.
+        loop, now: the running one, and its clock.
 
     Attributes:
         size: bytes of the chunks that wait: the payload and :data:`CHUNK_BYTES` for each.
         has_ended: no chunk follows those that wait.
     """
 
-    __slots__ = (
-        "_chunks",
-        "_full",
-        "_idle",
-        "_is_paused",
-        "_last",
-        "_loop",
-        "_now",
-        "_on_idle",
-        "_on_pause",
-        "_on_read",
-        "_read",
-        "_read_step",
-        "_timer",
-        "_waiter",
-        "has_ended",
-        "size",
-    )
-
-    def __init__(
-        self,
-        idle: float,
-        on_idle: Callable[[str], object],
-        on_read: Callable[[int], object],
-        on_pause: Callable[[bool], object],
-        loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        self._loop = asyncio.get_running_loop() if loop is None else loop
-        self._now = loop_clock(self._loop)
-        self._idle = idle
-        self._on_idle = on_idle
-        self._on_read = on_read
-        self._on_pause = on_pause
-        self._chunks: deque[tuple[str, int]] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._last = 0.0
-        self._read = 0
-        self._read_step = 1
-        self._full = math.inf
-        self._is_paused = False
-        self.size = 0
-        self.has_ended = False
+    _idle: float
+    _on_idle: Callable[[str], object]
+    _on_read: Callable[[int], object]
+    _on_pause: Callable[[bool], object]
+    _loop: asyncio.AbstractEventLoop
+    _now: Clock
+    _chunks: deque[tuple[str, int]] = field(default_factory=deque)
+    _waiter: asyncio.Future[None] | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _last: float = 0.0
+    _read: int = 0
+    _read_step: int = 1
+    _full: float = math.inf
+    _is_paused: bool = False
+    size: int = 0
+    has_ended: bool = False
 
     def start(self, read_step: int = 1, full: float = math.inf) -> None:
         """Begin to wait for the first chunk. ``read_step``: bytes between two calls of ``on_read``; ``full``: bytes from
@@ -412,8 +385,9 @@ class Request(OutgoingRequest):
 
     def __post_init__(self) -> None:
         if self.idle is not None:
-            loop = None if self.waiter is None else self.waiter.get_loop()
-            self.buffer = ChunkBuffer(self.idle, self.expire, self._on_read, self._on_pause, loop)
+            loop = asyncio.get_running_loop() if self.waiter is None else self.waiter.get_loop()
+            now = loop_clock(loop)
+            self.buffer = ChunkBuffer(self.idle, self.expire, self._on_read, self._on_pause, loop, now)
         elif self.waiter is None:
             self.waiter = asyncio.get_running_loop().create_future()
 

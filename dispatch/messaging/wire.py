@@ -123,7 +123,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """A decoded response, or one chunk of a stream."""
+    """A response, or one chunk of a stream, as it is encoded."""
 
     error: ErrorInfo | None = None
     response: str = ""
@@ -153,12 +153,6 @@ class _OutRequest(msgspec.Struct):
     user: str
     config: str
     arguments: str
-
-
-class _OutReply(msgspec.Struct):
-    error: ErrorInfo | None
-    response: str
-    end_of_stream: bool
 
 
 _encode = msgspec.json.Encoder().encode
@@ -319,7 +313,10 @@ def encode_reply(reply: Reply, *, limit: int = MAX_MESSAGE_BYTES) -> bytes:
         PayloadTooLargeError: more than ``limit`` bytes.
         ValueError: the text cannot be written as UTF-8 (a lone surrogate).
     """
-    payload = _encode(_OutReply(reply.error, reply.response, reply.end_of_stream))
+    return _limit(_encode(reply), limit)
+
+
+def _limit(payload: bytes, limit: int) -> bytes:
     if len(payload) > limit:
         raise PayloadTooLargeError(len(payload), limit)
     return payload
@@ -537,9 +534,7 @@ def _encode_mcp_tool(reply: Reply, *, limit: int = MAX_MESSAGE_BYTES) -> bytes:
         payload = _encode(_McpToolReply(None, None, str(text) or '""'))
     else:
         payload = _encode(_McpToolReply(None, text, None))
-    if len(payload) > limit:
-        raise PayloadTooLargeError(len(payload), limit)
-    return payload
+    return _limit(payload, limit)
 
 
 TOOL_SERVICE: Final = Dialect(decode_request, encode_reply)
@@ -785,8 +780,7 @@ class TopicName(msgspec.Struct, frozen=True):
         Raises:
             TopicError: ``name`` is no topic's own name.
         """
-        scheme = "persistent" if self.persistent else "non-persistent"
-        return type(self).parse(f"{scheme}://{self.namespace_path}/{name}")
+        return type(self).parse(str(msgspec.structs.replace(self, name=name)))
 
     def __str__(self) -> str:
         scheme = "persistent" if self.persistent else "non-persistent"
