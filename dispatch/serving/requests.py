@@ -9,7 +9,6 @@ import math
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from operator import attrgetter
-from typing import Protocol
 
 from dispatch._internal import DeadlineTimer, ends_task, excerpt, is_kind, join_names, leave_task
 from dispatch.errors import ErrorType
@@ -19,7 +18,6 @@ from dispatch.messaging.wire import (
     MalformedMessageError,
     Refusal,
     Request,
-    decode_request,
     is_oversized,
     write_result,
 )
@@ -37,188 +35,6 @@ from dispatch.serving.replies import (
 from dispatch.serving.tool_service import Invoke, RefusedRequestError, ToolExecutor
 from dispatch.telemetry.events import ExceptionLogger
 from dispatch.telemetry.observers import RunResult, ServerObserver
-
-# Execution of one request: runs its tool and replies with the result, the stream, the error or a refusal.
-
-
-class Refuse(Protocol):
-    def __call__(self, work: InboundRequest, reason: str, detail: str = "") -> None: ...
-
-
-class RequestRunner:
-    """Runs requests of one service instance.
-
-    Args:
-        invoke: the tool.
-        sender: sends the replies.
-        keys: idempotency keys of the instance.
-        refuse: answers a request with a refusal.
-        observer: of the server.
-        id: the service's id, for logs.
-        now: the loop's clock.
-        failures: logs what the tool raises unexpectedly.
-        decode: reads a request.
-    """
-
-    def __init__(
-        self,
-        invoke: Invoke,
-        sender: ReplySender,
-        keys: IdempotencyKeys,
-        refuse: Refuse,
-        observer: ServerObserver,
-        *,
-        id: str,
-        now: Callable[[], float],
-        failures: ExceptionLogger,
-        decode: Callable[[bytes], Request],
-    ) -> None:
-        self._decode = decode
-        self._failures = failures
-        self._invoke = invoke
-        self._sender = sender
-        self._keys = keys
-        self._refuse = refuse
-        self._id = id
-        self._now = now
-        self._observer = observer
-        self.errors = 0
-        """Requests whose tool raised an error."""
-
-    def _read(self, work: InboundRequest, now: float) -> Request | KeyedExecution | None:
-        """Decode the request of ``work``, and claim its idempotency key. Return the first execution under the same key if
-        there is one; None: the request is malformed and has been refused."""
-        try:
-            request = self._decode(work.payload)
-        except MalformedMessageError as error:
-            self._refuse(work, Refusal.INVALID_REQUEST, str(error))
-            return None
-        work.payload = b""
-        work.replies.release_payload()
-        key = work.idempotency_key
-        if key is not None:
-            if is_oversized(key):
-                self._refuse(work, Refusal.INVALID_REQUEST, "the idempotency key is too long")
-                return None
-            keyed, is_first = self._keys.claim(request.user, key, now)
-            if not is_first:
-                return keyed
-            work.keyed = keyed
-            work.replies = RecordedReplies(work.replies, self._keys, keyed)
-        return request
-
-    async def answer_duplicate(self, work: InboundRequest, first: KeyedExecution) -> None:
-        """Reply to ``work`` with the reply to the ``first`` request with its idempotency key, once that has ended."""
-        work.observer = self._observer.start_request(work, self._now())
-        try:
-            async with asyncio.timeout_at(None if work.deadline == math.inf else work.deadline):
-                await first.ended.wait()
-            if first.refusal is not None:
-                self._refuse(work, *first.refusal)
-            elif not first.messages:
-                self._refuse(work, Refusal.REPLY_EVICTED)
-            await self._sender.stream_stored(work, first)
-        except TimeoutError:
-            self._refuse(
-                work, Refusal.STOPPED, "The caller's deadline passed before the first request of its key ended."
-            )
-        except asyncio.CancelledError:
-            self.reply_to_cancelled(work)
-            raise
-        finally:
-            work.observer.on_end()
-
-    def reply_to_cancelled(self, work: InboundRequest) -> None:
-        """Reply to a request whose task is cancelled because the service stops."""
-        if work.is_cancelled or work.replies.hand_over():
-            work.observer.on_error(ErrorType.CANCELLED)
-            return
-        stopped = (
-            "The service stopped while the tool ran; the tool may have been executed. Check its effect before you call it "
-            "again."
-        )
-        self._sender.send_error(work, ErrorType.CANCELLED, stopped, ErrorType.CANCELLED)
-
-    def handle_deadline(self, work: InboundRequest) -> None:
-        """Cancel the tool of ``work`` at its caller's deadline. Under an idempotency key only refuse the request: the tool
-        runs on, for the next request with that key, until the key is too old to be stored."""
-        runs_until = 0.0 if work.keyed is None else work.keyed.born + KEY_AGE_S
-        if runs_until > work.stop_at and not work.is_refused:
-            work.stop_at = runs_until
-            self._refuse(
-                work,
-                Refusal.STOPPED,
-                "The caller's deadline passed. The tool runs on: a request with the same idempotency key gets its reply.",
-            )
-        else:
-            work.stop_at = math.inf
-            work.is_expired = True
-            work.stop()
-
-    async def run(self, work: InboundRequest) -> KeyedExecution | None:
-        """Run the tool of ``work``, and reply. Only a cancellation of the task is raised.
-
-        Returns:
-            The first execution under the same idempotency key, if there is one: then the tool does not run, and
-            :meth:`answer_duplicate` replies.
-        """
-        began = self._now()
-        request = self._read(work, began)
-        if type(request) is not Request:
-            assert not isinstance(request, Request)
-            return request
-        end: RunResult | None = "stopped"
-        work.observer = self._observer.start_request(work, began)
-        try:
-            result = await self._invoke(request, work)
-            if type(result) is str:
-                self._sender.send_result(work, result)
-            elif isinstance(result, AsyncIterator):
-                await self._sender.send_stream(work, result)
-            else:
-                self._sender.send_result(work, write_result(result))
-            end = "ok"
-        except RefusedRequestError as refused:
-            end = None
-            self._refuse_unexecuted(work, request.user, refused)
-        except BaseException as raised:  # one that leaves the task, such as SystemExit, would end the event loop
-            is_cancellation = is_kind(raised, asyncio.CancelledError)
-            if ends_task(raised, work.task) and (work.is_stopped or not is_cancellation):
-                if not is_cancellation:
-                    raise
-                if not work.is_expired:
-                    self.reply_to_cancelled(work)
-                    raise
-                self._on_expiry(work)
-            elif is_kind(raised, TimeoutError) and work.is_expired:
-                # Not the tool's own error: the caller's deadline, which its own clock is about to notice too.
-                self._on_expiry(work)
-            else:
-                end = "error"
-                self.errors += 1
-                self._sender.send_error(work, *read_tool_error(raised))
-                name = self._id
-                if is_kind(raised, InvalidResultError) and raised.tool:
-                    name = f"{name}: tool '{raised.tool}'"
-                self._failures.log_tool_error(name, raised, service=self._id)
-        finally:
-            if end is not None:
-                work.observer.on_tool_end(end, self._now() - began)
-            work.observer.on_end()
-        return None
-
-    def _refuse_unexecuted(self, work: InboundRequest, user: str, refused: RefusedRequestError) -> None:
-        """Refuse a request that its tool does not accept. A later request with its idempotency key is executed."""
-        if work.keyed is not None and work.idempotency_key is not None:
-            self._keys.release(user, work.idempotency_key)
-            work.keyed.refusal = (refused.reason, refused.message)
-        if not work.is_refused:
-            self._refuse(work, refused.reason, refused.message)
-
-    def _on_expiry(self, work: InboundRequest) -> None:
-        if not work.is_refused:
-            self._refuse(work, Refusal.STOPPED)
-
 
 logger = logging.getLogger("dispatch.service")
 
@@ -257,13 +73,13 @@ class RequestQueue:
         max_queue: int,
         now: Callable[[], float],
         content: bool,
-        decode: Callable[[bytes], Request] = decode_request,
+        decode: Callable[[bytes], Request],
     ) -> None:
         self.keys = IdempotencyKeys()
         self._failures = ExceptionLogger(logger, now, content=content)
-        self._runner = RequestRunner(
-            invoke, sender, self.keys, self.refuse, observer, id=id, now=now, failures=self._failures, decode=decode
-        )
+        self._invoke = invoke
+        self._observer = observer
+        self._decode = decode
         self._threads = threads
         self._sender = sender
         self._id = id
@@ -271,7 +87,7 @@ class RequestQueue:
         self._now = now
         self._loop = asyncio.get_running_loop()
         self._places: FairPlaces[InboundRequest] = FairPlaces(concurrency, max_queue)
-        self._deadlines = DeadlineTimer(self._places.occupants, attrgetter("stop_at"), self._runner.handle_deadline)
+        self._deadlines = DeadlineTimer(self._places.occupants, attrgetter("stop_at"), self._handle_deadline)
         self._waits = DeadlineTimer(self._places.waiting, attrgetter("deadline"), self._expire)
         self._recheck: asyncio.TimerHandle | None = None
         self._paused_at = -math.inf
@@ -282,6 +98,8 @@ class RequestQueue:
         self._idle.set()
         self.requests = 0
         """Requests that arrived."""
+        self.errors = 0
+        """Requests whose tool raised an error."""
         self.cancelled = 0
         """Requests that were stopped because their callers cancelled them."""
 
@@ -300,11 +118,6 @@ class RequestQueue:
     def queued(self) -> int:
         """Queued requests."""
         return len(self._places.waiting)
-
-    @property
-    def errors(self) -> int:
-        """Requests whose tool raised an error."""
-        return self._runner.errors
 
     def accept(self, work: InboundRequest, now: float) -> None:
         """Run, queue or refuse ``work``, which arrives ``now``."""
@@ -414,7 +227,7 @@ class RequestQueue:
             await asyncio.wait(cut_off, timeout=CANCEL_S)
         endless = [work for work in self._places.occupants if work.task is not None and not work.task.done()]
         for work in endless:
-            self._runner.reply_to_cancelled(work)
+            self._reply_to_cancelled(work)
             leave_task(work.task)
         if endless:
             # In the plain exchange the config values stand for the tool's name.
@@ -443,7 +256,7 @@ class RequestQueue:
             if work.is_expired:
                 self.refuse(work, Refusal.EXPIRED)
             elif not work.is_cancelled:
-                first = await self._runner.run(work)
+                first = await self._execute(work)
         except asyncio.CancelledError:
             self._end_run(work, None)
             raise
@@ -538,7 +351,7 @@ class RequestQueue:
         if len(self._duplicates) >= MAX_DUPLICATES:
             self.refuse(work, Refusal.OVERLOADED, f"{MAX_DUPLICATES} requests with known idempotency keys wait.")
             return False
-        task = work.task = self._loop.create_task(self._runner.answer_duplicate(work, first))
+        task = work.task = self._loop.create_task(self._answer_duplicate(work, first))
         self._duplicates.add(task)
         task.add_done_callback(partial(self._on_duplicate, work))
         return True
@@ -549,6 +362,142 @@ class RequestQueue:
             self._log_failure(error)
         work.replies.close()
         self._check_idle()
+
+    # -- its tool -----------------------------------------------------------------------------------------------
+
+    def _read(self, work: InboundRequest, now: float) -> Request | KeyedExecution | None:
+        """Decode the request of ``work``, and claim its idempotency key. Return the first execution under the same key if
+        there is one; None: the request is malformed and has been refused."""
+        try:
+            request = self._decode(work.payload)
+        except MalformedMessageError as error:
+            self.refuse(work, Refusal.INVALID_REQUEST, str(error))
+            return None
+        work.payload = b""
+        work.replies.release_payload()
+        key = work.idempotency_key
+        if key is not None:
+            if is_oversized(key):
+                self.refuse(work, Refusal.INVALID_REQUEST, "the idempotency key is too long")
+                return None
+            keyed, is_first = self.keys.claim(request.user, key, now)
+            if not is_first:
+                return keyed
+            work.keyed = keyed
+            work.replies = RecordedReplies(work.replies, self.keys, keyed)
+        return request
+
+    async def _answer_duplicate(self, work: InboundRequest, first: KeyedExecution) -> None:
+        """Reply to ``work`` with the reply to the ``first`` request with its idempotency key, once that has ended."""
+        work.observer = self._observer.start_request(work, self._now())
+        try:
+            async with asyncio.timeout_at(None if work.deadline == math.inf else work.deadline):
+                await first.ended.wait()
+            if first.refusal is not None:
+                self.refuse(work, *first.refusal)
+            elif not first.messages:
+                self.refuse(work, Refusal.REPLY_EVICTED)
+            await self._sender.stream_stored(work, first)
+        except TimeoutError:
+            self.refuse(
+                work, Refusal.STOPPED, "The caller's deadline passed before the first request of its key ended."
+            )
+        except asyncio.CancelledError:
+            self._reply_to_cancelled(work)
+            raise
+        finally:
+            work.observer.on_end()
+
+    def _reply_to_cancelled(self, work: InboundRequest) -> None:
+        """Reply to a request whose task is cancelled because the service stops."""
+        if work.is_cancelled or work.replies.hand_over():
+            work.observer.on_error(ErrorType.CANCELLED)
+            return
+        stopped = (
+            "The service stopped while the tool ran; the tool may have been executed. Check its effect before you call it "
+            "again."
+        )
+        self._sender.send_error(work, ErrorType.CANCELLED, stopped, ErrorType.CANCELLED)
+
+    def _handle_deadline(self, work: InboundRequest) -> None:
+        """Cancel the tool of ``work`` at its caller's deadline. Under an idempotency key only refuse the request: the tool
+        runs on, for the next request with that key, until the key is too old to be stored."""
+        runs_until = 0.0 if work.keyed is None else work.keyed.born + KEY_AGE_S
+        if runs_until > work.stop_at and not work.is_refused:
+            work.stop_at = runs_until
+            self.refuse(
+                work,
+                Refusal.STOPPED,
+                "The caller's deadline passed. The tool runs on: a request with the same idempotency key gets its reply.",
+            )
+        else:
+            work.stop_at = math.inf
+            work.is_expired = True
+            work.stop()
+
+    async def _execute(self, work: InboundRequest) -> KeyedExecution | None:
+        """Run the tool of ``work``, and reply. Only a cancellation of the task is raised.
+
+        Returns:
+            The first execution under the same idempotency key, if there is one: then the tool does not run, and
+            :meth:`_answer_duplicate` replies.
+        """
+        began = self._now()
+        request = self._read(work, began)
+        if type(request) is not Request:
+            assert not isinstance(request, Request)
+            return request
+        end: RunResult | None = "stopped"
+        work.observer = self._observer.start_request(work, began)
+        try:
+            result = await self._invoke(request, work)
+            if type(result) is str:
+                self._sender.send_result(work, result)
+            elif isinstance(result, AsyncIterator):
+                await self._sender.send_stream(work, result)
+            else:
+                self._sender.send_result(work, write_result(result))
+            end = "ok"
+        except RefusedRequestError as refused:
+            end = None
+            self._refuse_unexecuted(work, request.user, refused)
+        except BaseException as raised:  # one that leaves the task, such as SystemExit, would end the event loop
+            is_cancellation = is_kind(raised, asyncio.CancelledError)
+            if ends_task(raised, work.task) and (work.is_stopped or not is_cancellation):
+                if not is_cancellation:
+                    raise
+                if not work.is_expired:
+                    self._reply_to_cancelled(work)
+                    raise
+                self._on_expiry(work)
+            elif is_kind(raised, TimeoutError) and work.is_expired:
+                # Not the tool's own error: the caller's deadline, which its own clock is about to notice too.
+                self._on_expiry(work)
+            else:
+                end = "error"
+                self.errors += 1
+                self._sender.send_error(work, *read_tool_error(raised))
+                name = self._id
+                if is_kind(raised, InvalidResultError) and raised.tool:
+                    name = f"{name}: tool '{raised.tool}'"
+                self._failures.log_tool_error(name, raised, service=self._id)
+        finally:
+            if end is not None:
+                work.observer.on_tool_end(end, self._now() - began)
+            work.observer.on_end()
+        return None
+
+    def _refuse_unexecuted(self, work: InboundRequest, user: str, refused: RefusedRequestError) -> None:
+        """Refuse a request that its tool does not accept. A later request with its idempotency key is executed."""
+        if work.keyed is not None and work.idempotency_key is not None:
+            self.keys.release(user, work.idempotency_key)
+            work.keyed.refusal = (refused.reason, refused.message)
+        if not work.is_refused:
+            self.refuse(work, refused.reason, refused.message)
+
+    def _on_expiry(self, work: InboundRequest) -> None:
+        if not work.is_refused:
+            self.refuse(work, Refusal.STOPPED)
 
     def _log_failure(self, error: BaseException) -> None:
         self._failures.log("a request ended without an answer", error)
