@@ -45,7 +45,7 @@ from dispatch.messaging.wire import (
 )
 from dispatch.protocol import Session, SessionTable
 from dispatch.serving.announcer import DescriptorAnnouncer
-from dispatch.serving.plain import PlainReplySender, PlainRequests, ReplyRouter
+from dispatch.serving.plain import PlainReplySettings, PlainRequests, ReplyRouter
 from dispatch.serving.replies import REASONS, ReplySender
 from dispatch.serving.requests import RequestQueue
 from dispatch.serving.sessions import SessionRequests
@@ -562,7 +562,7 @@ class ToolServer(AsyncContext):
             content=self._telemetry.content,
             decode=self._dialect.decode_request,
         )
-        channel = PlainReplySender(
+        channel = PlainReplySettings(
             router,
             instance=self.instance,
             load=lambda: queue.occupied,

@@ -127,8 +127,6 @@ class _Tool(_Flow, Generic[T]):
 class _Flows(Generic[F]):
     """All tools, or all callers of a tool: their means, demands and level."""
 
-    __slots__ = ("_changes", "_forgotten", "_kind", "_refreshed", "began", "claimed", "flows", "level", "reserve")
-
     def __init__(self, kind: Callable[[str, float], F], now: float) -> None:
         self._kind = kind
         self.flows: dict[str, F] = {}
@@ -300,14 +298,15 @@ class FairPlaces(Generic[T]):
         if of.queue or not self._may_start(flow, of, now):
             return False
         self._occupants[item] = (flow, of, now)
-        self._count(flow, of, 1, now)
+        self._count(flow, of, 1, 0, now)
         return True
 
-    def _count(self, tool: _Tool[T], caller: _Caller[T], change: int, now: float) -> None:
-        self.running += change
-        self._tools.add(tool, change, 0, now)
+    def _count(self, tool: _Tool[T], caller: _Caller[T], running: int, waiting: int, now: float) -> None:
+        """Change the numbers of running and waiting requests."""
+        self.running += running
+        self._tools.add(tool, running, waiting, now)
         if tool.is_shared:
-            tool.callers.add(caller, change, 0, now)
+            tool.callers.add(caller, running, waiting, now)
 
     def pause(self, item: T, now: float) -> bool:
         """Let another request have the place of ``item``, a stream whose reader has paused. Return False if half of the
@@ -316,7 +315,7 @@ class FairPlaces(Generic[T]):
             return False
         tool, caller, _ = self._occupants[item]
         self._paused.add(item)
-        self._count(tool, caller, -1, now)
+        self._count(tool, caller, -1, 0, now)
         return True
 
     def resume(self, item: T, now: float) -> None:
@@ -324,7 +323,7 @@ class FairPlaces(Generic[T]):
         if item in self._paused:
             tool, caller, _ = self._occupants[item]
             self._paused.discard(item)
-            self._count(tool, caller, 1, now)
+            self._count(tool, caller, 1, 0, now)
 
     def release(self, item: T, now: float) -> None:
         """Free the place of ``item``, if it has one."""
@@ -335,7 +334,7 @@ class FairPlaces(Generic[T]):
         if item in self._paused:
             self._paused.discard(item)
             return  # how long its reader let it wait is no duration of the tool
-        self._count(tool, caller, -1, now)
+        self._count(tool, caller, -1, 0, now)
         mean, took = tool.duration_s, now - since
         tool.duration_s = took if mean is None else mean + 0.1 * (took - mean)
 
@@ -362,9 +361,7 @@ class FairPlaces(Generic[T]):
         tool.turns.setdefault(caller.name, caller)
         self._turns.setdefault(tool.name, tool)
         self._waiting[item] = (tool, caller)
-        self._tools.add(tool, 0, 1, now)
-        if tool.is_shared:
-            tool.callers.add(caller, 0, 1, now)
+        self._count(tool, caller, 0, 1, now)
 
     def leave(self, item: T, now: float) -> bool:
         """Remove ``item`` from the queue. Return False if it does not wait."""
@@ -373,9 +370,7 @@ class FairPlaces(Generic[T]):
             return False
         tool, caller = flows
         del caller.queue[item]
-        self._tools.add(tool, 0, -1, now)
-        if tool.is_shared:
-            tool.callers.add(caller, 0, -1, now)
+        self._count(tool, caller, 0, -1, now)
         if not caller.queue:
             del tool.turns[caller.name]
             if not tool.turns:
@@ -395,7 +390,7 @@ class FairPlaces(Generic[T]):
                     self._turns.move_to_end(tool.name)
                     self.leave(item, now)
                     self._occupants[item] = (tool, caller, now)
-                    self._count(tool, caller, 1, now)
+                    self._count(tool, caller, 1, 0, now)
                     return item
         return None
 

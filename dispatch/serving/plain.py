@@ -25,7 +25,6 @@ from dispatch.messaging.wire import (
     Reply,
     TopicName,
     config_of,
-    encode_reply,
     is_dispatchers,
     is_oversized,
     is_sender,
@@ -50,20 +49,16 @@ WINDOW_S = 60.0
 MAX_PEERS = 4_096
 
 
-class _Peer:
-    __slots__ = ("before", "since", "soonest")
-
-    def __init__(self, lag: float, now: float) -> None:
-        self.soonest = lag
-        self.before: float | None = None
-        self.since = now
+class _Peer(msgspec.Struct, eq=False):
+    soonest: float
+    since: float
+    before: float | None = None
 
 
 class ClockOffset:
     """The clock offsets of publishers. Bounded: the one that was idle longest is removed first."""
 
-    def __init__(self, *, max_peers: int = MAX_PEERS) -> None:
-        self._max_peers = max_peers
+    def __init__(self) -> None:
         self._peers: OrderedDict[str, _Peer] = OrderedDict()
 
     def __len__(self) -> int:
@@ -84,7 +79,7 @@ class ClockOffset:
         if backlog:
             return max(0.0, lag if known is None else lag - self._base(known))
         if known is None:
-            if len(self._peers) >= self._max_peers:
+            if len(self._peers) >= MAX_PEERS:
                 self._peers.popitem(last=False)
             self._peers[peer] = _Peer(lag, now)
             return 0.0
@@ -410,8 +405,8 @@ class ReplyRouter:
 # The reply to a request of the plain exchange: messages with properties, on the caller's topic or the response topic.
 
 
-class PlainReplySender(msgspec.Struct, frozen=True, eq=False):
-    """Sends the plain replies of one service instance.
+class PlainReplySettings(msgspec.Struct, frozen=True, eq=False):
+    """How one service instance sends plain replies.
 
     Attributes:
         router: chooses the topics.
@@ -427,25 +422,7 @@ class PlainReplySender(msgspec.Struct, frozen=True, eq=False):
     load: Callable[[], int]
     limit: Callable[[], int]
     max_payload_bytes: int
-    encode: Callable[..., bytes] = encode_reply
-
-    def send(
-        self,
-        request: Mapping[str, str],
-        payload: bytes,
-        extra: Mapping[str, str],
-        trace: Mapping[str, str],
-        noted: PlainReplies | None,
-    ) -> None:
-        """Send a message to the caller of ``request`` (its properties). ``noted``: see :meth:`ReplyRouter.send`."""
-        properties = {
-            Property.ID: request[Property.ID],
-            Property.INSTANCE: self.instance,
-            Property.IN_FLIGHT: str(self.load()),
-            **extra,
-            **trace,
-        }
-        self.router.send(request, payload, properties, noted)
+    encode: Callable[..., bytes]
 
 
 class PlainReplies:
@@ -460,7 +437,7 @@ class PlainReplies:
     __slots__ = ("_chunks", "_durable", "_is_lost", "_on_end", "_sender", "_unconfirmed", "request")
 
     def __init__(
-        self, sender: PlainReplySender, request: Mapping[str, str], durable: DurableRequests | None = None
+        self, sender: PlainReplySettings, request: Mapping[str, str], durable: DurableRequests | None = None
     ) -> None:
         self._sender = sender
         self._durable = durable
@@ -480,15 +457,13 @@ class PlainReplies:
         return self.request[Property.ID]
 
     def send_result(self, text: str, trace: Mapping[str, str]) -> None:
-        payload = self._encode(text, is_last=True)
-        if payload is not None:
+        if (payload := self._encode(text, is_last=True)) is not None:
             self._send(payload, {}, trace)
         else:
             self._send_fragments(text, trace, is_last=True)
 
     def send_chunk(self, text: str, trace: Mapping[str, str]) -> None:
-        payload = self._encode(text, is_last=False)
-        if payload is not None:
+        if (payload := self._encode(text, is_last=False)) is not None:
             self._send_numbered(payload, {}, trace)
         else:
             self._send_fragments(text, trace, is_last=False)
@@ -533,11 +508,18 @@ class PlainReplies:
         self._chunks += 1
 
     def _send(self, payload: bytes, extra: Mapping[str, str], trace: Mapping[str, str]) -> None:
-        if self._durable is None:
-            self._sender.send(self.request, payload, extra, trace, None)
-        else:
+        sender, noted = self._sender, None
+        if self._durable is not None:
             self._unconfirmed += 1
-            self._sender.send(self.request, payload, extra, trace, self)
+            noted = self
+        properties = {
+            Property.ID: self.request_id,
+            Property.INSTANCE: sender.instance,
+            Property.IN_FLIGHT: str(sender.load()),
+            **extra,
+            **trace,
+        }
+        sender.router.send(self.request, payload, properties, noted)
 
     def on_receipt(self) -> None:
         """Record that the broker has one of the messages."""
@@ -687,7 +669,7 @@ class PlainRequests:
         self,
         queue: RequestQueue,
         sender: ReplySender,
-        channel: PlainReplySender,
+        channel: PlainReplySettings,
         topic: str,
         now: Callable[[], float],
         is_repeatable: IsRepeatable | None = None,

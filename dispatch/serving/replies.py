@@ -186,19 +186,19 @@ StoredReply = tuple[Literal["result", "chunk", "end", "error"], str, str]
 """One message of a reply: its kind; the text, or the error's type; the error's message."""
 
 
-class KeyedExecution:
-    """The execution of one key, with the tool's reply so far."""
+class KeyedExecution(msgspec.Struct, eq=False):
+    """The execution of one key, with the tool's reply so far.
 
-    __slots__ = ("born", "ended", "messages", "refusal", "size", "too_large")
+    Attributes:
+        refusal: reason and message, if the tool did not accept the request.
+    """
 
-    def __init__(self, now: float) -> None:
-        self.born = now
-        self.messages: list[StoredReply] = []
-        self.size = 0
-        self.too_large = False
-        self.refusal: tuple[str, str] | None = None
-        """Reason and message, if the tool did not accept the request."""
-        self.ended = asyncio.Event()
+    born: float
+    messages: list[StoredReply] = []
+    size: int = 0
+    too_large: bool = False
+    refusal: tuple[str, str] | None = None
+    ended: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
 
 class IdempotencyKeys:

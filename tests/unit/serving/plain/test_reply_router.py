@@ -348,8 +348,9 @@ def test_who_was_silent_for_long_is_learnt_anew() -> None:
     assert ages.age("one", 7.0, 2 * WINDOW_S, backlog=False) == 0.0
 
 
-def test_each_sender_has_a_clock_of_its_own_and_there_are_only_so_many() -> None:
-    ages = ClockOffset(max_peers=2)
+def test_each_sender_has_a_clock_of_its_own_and_there_are_only_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain, "MAX_PEERS", 2)
+    ages = ClockOffset()
     for number, name in enumerate(("one", "two", "one", "three")):
         ages.age(name, 10.0 * len(name), float(number), backlog=False)
     assert len(ages) == 2
