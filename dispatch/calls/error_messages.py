@@ -90,44 +90,35 @@ def error_from_rejection(rejection: Rejection, tool: str) -> DispatchError:
     if reason in _CLOSED:
         return error_from_closing(tool)
     if by == "bulkhead":
-        return ThrottledError(
-            ErrorType.BULKHEAD_FULL,
-            f"Tool '{tool}' was not executed: the limit of calls in flight (bulkhead.max-concurrent-calls) is "
-            f"reached, and {_BULKHEAD.get(reason, reason)}. {_advise(after)}",
-            retryable=True,
-            retry_after=after,
-            rejected_by=by,
-        )
+        why = f"the limit of calls in flight (bulkhead.max-concurrent-calls) is reached, and {_BULKHEAD.get(reason, reason)}"
+        return _refuse(ThrottledError, ErrorType.BULKHEAD_FULL, tool, why, after, by)
     if by in _RATE_LIMITS:
-        is_possible = reason != "too-large"
-        return ThrottledError(
-            ErrorType.RATE_LIMITED,
-            f"Tool '{tool}' was not executed: {_RATE.get(reason, reason).format(limit=_RATE_LIMITS[by])}. "
-            f"{_advise(after, can_recover=is_possible)}",
-            retryable=is_possible,
-            retry_after=after,
-            rejected_by=by,
-        )
+        why = _RATE.get(reason, reason).format(limit=_RATE_LIMITS[by])
+        return _refuse(ThrottledError, ErrorType.RATE_LIMITED, tool, why, after, by, can_recover=reason != "too-large")
     if reason == ErrorType.PENDING_LIMIT:
-        return ThrottledError(
-            ErrorType.PENDING_LIMIT,
-            f"Tool '{tool}' was not executed: the dispatcher's table of pending requests is full. {_advise(after)}",
-            retryable=True,
-            retry_after=after,
-            rejected_by=by,
-        )
+        why = "the dispatcher's table of pending requests is full"
+        return _refuse(ThrottledError, ErrorType.PENDING_LIMIT, tool, why, after, by)
     if by == "breaker":
-        can_recover = reason != "forced-open"
-        return RejectedError(
-            ErrorType.CIRCUIT_OPEN,
-            f"Tool '{tool}' was not executed: {_CIRCUIT.get(reason, reason)}. {_advise(after, can_recover=can_recover)}",
-            retryable=can_recover,
-            retry_after=after,
-            rejected_by=by,
-        )
-    return _no_instance(
-        f"Tool '{tool}' was not executed: no instance of its service is available. {_advise(after)}", after
+        why = _CIRCUIT.get(reason, reason)
+        return _refuse(RejectedError, ErrorType.CIRCUIT_OPEN, tool, why, after, by, can_recover=reason != "forced-open")
+    return _refuse(
+        RejectedError, ErrorType.NO_INSTANCE, tool, "no instance of its service is available", after, "balancer"
     )
+
+
+def _refuse(
+    kind: type[RejectedError | ThrottledError],
+    type: ErrorType,
+    tool: str,
+    why: str,
+    after: float | None,
+    by: str,
+    *,
+    can_recover: bool = True,
+) -> DispatchError:
+    """Return the error of a call that ``by`` refuses for now, or for good unless it ``can_recover``."""
+    text = f"Tool '{tool}' was not executed: {why}. {_advise(after, can_recover=can_recover)}"
+    return kind(type, text, retryable=can_recover, retry_after=after, rejected_by=by)
 
 
 def error_from_missing_instance(tool: str, request_queue: str) -> RejectedError:
@@ -161,6 +152,11 @@ def error_from_unanswered_request(
         limit_name=limit_name,
         retryable=repeatable,
     )
+
+
+def _invalid(type: ErrorType, tool: str, what: str) -> InvalidArgumentsError:
+    """Return the error of a call that its caller has to correct: ``what`` is wrong, and how to correct it."""
+    return InvalidArgumentsError(type, f"Tool '{tool}' was not executed: {what}")
 
 
 def _no_instance(message: str, after: float | None) -> RejectedError:
@@ -200,24 +196,13 @@ def error_from_exchange(
         kind = ErrorType.INSTANCE_RESTARTED if is_restarted else ErrorType.INSTANCE_LOST
         what = _LOSSES.get(settled.reason, "has ended the session")
         if settled.may_have_run:
-            return TransportError(
-                kind,
-                f"The instance that was sent the request {what}; {_doubt(tool, repeatable)}",
-                retryable=repeatable,
-                origin=Origin.TOOL,
-            )
-        return TransportError(
-            kind,
-            f"Tool '{tool}' was not executed: its instance {what}. {_advise(None)}",
-            retryable=True,
-            may_have_run=False,
-        )
+            text = f"The instance that was sent the request {what}; {_doubt(tool, repeatable)}"
+            return TransportError(kind, text, retryable=repeatable, origin=Origin.TOOL)
+        text = f"Tool '{tool}' was not executed: its instance {what}. {_advise(None)}"
+        return TransportError(kind, text, may_have_run=False)
     if isinstance(settled, Unreadable):
-        return TransportError(
-            ErrorType.MALFORMED_REPLY,
-            f"The service sent no valid reply ({first_sentence(settled.problem)}); {_doubt(tool)}",
-            origin=Origin.TOOL,
-        )
+        text = f"The service sent no valid reply ({first_sentence(settled.problem)}); {_doubt(tool)}"
+        return TransportError(ErrorType.MALFORMED_REPLY, text, origin=Origin.TOOL)
     if isinstance(settled, Overflow) and settled.limit == STREAM_BUFFER_LIMIT:
         return TransportError(
             ErrorType.RESPONSE_LIMIT_EXCEEDED,
@@ -244,9 +229,8 @@ def error_from_exchange(
     if isinstance(settled, Closed):
         if not settled.may_have_run:
             return error_from_closing(tool)
-        return TransportError(
-            ErrorType.CLOSED, f"The dispatcher was closed during the call; {_doubt(tool, repeatable)}"
-        )
+        text = f"The dispatcher was closed during the call; {_doubt(tool, repeatable)}"
+        return TransportError(ErrorType.CLOSED, text)
     if isinstance(settled, Rejection):
         return error_from_rejection(settled, tool)
     return settled.error if isinstance(settled, Refused) else settled
@@ -284,13 +268,7 @@ def _error_from_reply(answer: Answer, tool: str, limit: float, limit_name: str, 
         )
     seconds = answer.retry_after
     if refused == Refusal.OVERLOADED:
-        return ThrottledError(
-            ErrorType.OVERLOADED,
-            f"Tool '{tool}' was not executed: its service is overloaded. {_advise(seconds)}",
-            retryable=True,
-            retry_after=seconds,
-            rejected_by="service",
-        )
+        return _refuse(ThrottledError, ErrorType.OVERLOADED, tool, "its service is overloaded", seconds, "service")
     if refused == Refusal.EXPIRED:
         return CallTimeoutError(
             f"Tool '{tool}' was not executed: the call's deadline passed before its service could start it. Call it with a "
@@ -303,10 +281,8 @@ def _error_from_reply(answer: Answer, tool: str, limit: float, limit_name: str, 
     why = first_sentence(answer.error_message)
     _, is_whole, problem = why.partition(_NOT_EXECUTED)
     if refused == Refusal.INVALID_ARGUMENTS:
-        return InvalidArgumentsError(
-            ErrorType.INVALID_ARGUMENTS,
-            f"Tool '{tool}'{_NOT_EXECUTED}{problem if is_whole else why}. Correct the arguments.",
-        )
+        what = f"{problem if is_whole else why}. Correct the arguments."
+        return _invalid(ErrorType.INVALID_ARGUMENTS, tool, what)
     if refused == Refusal.UNKNOWN_TOOL:
         return RejectedError(
             ErrorType.UNKNOWN_TOOL,
@@ -314,24 +290,18 @@ def _error_from_reply(answer: Answer, tool: str, limit: float, limit_name: str, 
             rejected_by="service",
         )
     if refused == Refusal.INVALID_REQUEST:
-        return InvalidArgumentsError(
-            ErrorType.INVALID_REQUEST,
-            f"Tool '{tool}' was not executed: its service could not read the request ({why}). Correct the arguments.",
-        )
+        what = f"its service could not read the request ({why}). Correct the arguments."
+        return _invalid(ErrorType.INVALID_REQUEST, tool, what)
     if refused == Refusal.TOO_LARGE:
-        text = f"Tool '{tool}' was not executed: its service accepts no request of this size. Send less at a time."
-        return InvalidArgumentsError(ErrorType.REQUEST_TOO_LARGE, text)
+        what = "its service accepts no request of this size. Send less at a time."
+        return _invalid(ErrorType.REQUEST_TOO_LARGE, tool, what)
     if refused == Refusal.REPLY_EVICTED:
-        return _lost_reply(ErrorType.REPLY_EVICTED, "The service no longer keeps the reply", tool, repeatable)
-    is_draining = refused == Refusal.DRAINING
-    what = "is shutting down" if is_draining else f"refused the request ({why or refused})"
-    return RejectedError(
-        ErrorType.DRAINING if is_draining else ErrorType.SERVICE_REFUSED,
-        f"Tool '{tool}' was not executed: its service {what}. {_advise(seconds)}",
-        retryable=True,
-        retry_after=seconds,
-        rejected_by="service",
-    )
+        text = f"The service no longer keeps the reply; {_doubt(tool, repeatable)}"
+        return TransportError(ErrorType.REPLY_EVICTED, text, retryable=repeatable, origin=Origin.TOOL)
+    if refused == Refusal.DRAINING:
+        return _refuse(RejectedError, ErrorType.DRAINING, tool, "its service is shutting down", seconds, "service")
+    why = f"its service refused the request ({why or refused})"
+    return _refuse(RejectedError, ErrorType.SERVICE_REFUSED, tool, why, seconds, "service")
 
 
 _LOSSES = {
@@ -341,10 +311,6 @@ _LOSSES = {
     Failure.VIOLATION: "does not follow the session protocol",
     Failure.BROKER_REFUSED: "can be sent nothing more, because the broker refuses it",
 }
-
-
-def _lost_reply(type: ErrorType, what: str, tool: str, repeatable: bool) -> TransportError:
-    return TransportError(type, f"{what}; {_doubt(tool, repeatable)}", retryable=repeatable, origin=Origin.TOOL)
 
 
 def error_from_timeout(
@@ -395,22 +361,15 @@ def error_from_mistake(tool: str, policy: Policy, mistake: Exception) -> Invalid
         fix = ""
         if mistake.limit == policy.max_request_bytes:
             fix = ", or raise 'max-request-bytes' in the tool's policy"
-        return InvalidArgumentsError(
-            ErrorType.REQUEST_TOO_LARGE,
-            f"Tool '{tool}' was not executed: its request would have {mistake}. Send less, for instance a reference to the "
-            f"data{fix}.",
-        )
+        what = f"its request would have {mistake}. Send less, for instance a reference to the data{fix}."
+        return _invalid(ErrorType.REQUEST_TOO_LARGE, tool, what)
     if isinstance(mistake, PolicyError):
         is_priority = mistake.key == "priority"
         what = mistake.problem if is_priority else f"the {mistake.key} is not valid ({mistake.problem})"
-        return InvalidArgumentsError(
-            ErrorType.UNKNOWN_PRIORITY if is_priority else ErrorType.INVALID_TIMEOUT,
-            f"Tool '{tool}' was not executed: {what}. {mistake.fix[:1].upper()}{mistake.fix[1:]}.",
-        )
-    return InvalidArgumentsError(
-        ErrorType.INVALID_ARGUMENTS,
-        f"Tool '{tool}' was not executed: {first_sentence(str(mistake))}. Correct the arguments.",
-    )
+        kind = ErrorType.UNKNOWN_PRIORITY if is_priority else ErrorType.INVALID_TIMEOUT
+        return _invalid(kind, tool, f"{what}. {mistake.fix[:1].upper()}{mistake.fix[1:]}.")
+    what = f"{first_sentence(str(mistake))}. Correct the arguments."
+    return _invalid(ErrorType.INVALID_ARGUMENTS, tool, what)
 
 
 def error_from_argument_mistakes(tool: str, mistakes: Sequence[Mistake]) -> InvalidArgumentsError:
@@ -420,20 +379,18 @@ def error_from_argument_mistakes(tool: str, mistakes: Sequence[Mistake]) -> Inva
         keys = split_pointer(mistakes[0].path)
         is_missing = mistakes[0].message == IS_REQUIRED and len(keys) == 1
         what = f"the argument '{excerpt(keys[0])}' is missing" if is_missing else "its arguments have a mistake"
-    return InvalidArgumentsError(
-        ErrorType.INVALID_ARGUMENTS,
-        f"Tool '{tool}' was not executed: {what} ({join_mistakes(mistakes)}). Correct the arguments.",
-    )
+    what = f"{what} ({join_mistakes(mistakes)}). Correct the arguments."
+    return _invalid(ErrorType.INVALID_ARGUMENTS, tool, what)
 
 
 def error_from_oversized_request(tool: str, size: int, limit: int) -> InvalidArgumentsError:
     """Return the error of a request of ``size`` bytes, above the broker's ``limit``, without an instance that a session is
     open with. The tool was not executed."""
-    return InvalidArgumentsError(
-        ErrorType.REQUEST_TOO_LARGE,
-        f"Tool '{tool}' was not executed: its request would have {size:,} bytes, the limit is {limit:,}, and no instance is "
-        "known that accepts more. Send less, for instance a reference to the data.",
+    what = (
+        f"its request would have {size:,} bytes, the limit is {limit:,}, and no instance is known that accepts more. Send "
+        "less, for instance a reference to the data."
     )
+    return _invalid(ErrorType.REQUEST_TOO_LARGE, tool, what)
 
 
 def error_from_closing(tool: str) -> TransportError:
@@ -648,7 +605,4 @@ def error_from_requirement(
 
 def error_from_invalid_range(tool: str, reason: str) -> InvalidArgumentsError:
     """Return the error of a call whose ``version`` is no range, for that ``reason``."""
-    return InvalidArgumentsError(
-        ErrorType.INVALID_ARGUMENTS,
-        f"Tool '{excerpt(tool)}' was not executed: {reason}. Correct 'version', or leave it out.",
-    )
+    return _invalid(ErrorType.INVALID_ARGUMENTS, excerpt(tool), f"{reason}. Correct 'version', or leave it out.")
