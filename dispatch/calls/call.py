@@ -7,7 +7,6 @@ Step 1, resolve, is :meth:`dispatch.Dispatcher.call`; step 4 is :mod:`dispatch.c
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from logging import INFO
 from typing import Any, Protocol
@@ -30,7 +29,7 @@ from dispatch.catalog import ToolDescriptor
 from dispatch.errors import DispatchError, Outcome
 from dispatch.messaging.request import Answer, Lost, TimedOut
 from dispatch.messaging.wire import PayloadTooLargeError, check_property, encode_request, json_text
-from dispatch.permissions import GRANTED, Authorizer, Decision, PermissionSet, Requirement
+from dispatch.permissions import GRANTED, Authorizer, PermissionSet, Requirement
 from dispatch.permissions.authorizer import LOOKUP_TIMEOUT_S
 from dispatch.policy import Policy, PolicyError, check_seconds
 from dispatch.protocol.settings import DEFAULT_SETTINGS
@@ -52,15 +51,13 @@ class ArgumentCheck:
 
     def find_mistakes(self, tool: ResolvedTool, arguments: Mapping[str, Any]) -> tuple[Mistake, ...]:
         """Return all mistakes of ``arguments``, which can be written as JSON."""
-        assert tool.descriptor is not None  # as prepare_call has seen
+        assert tool.descriptor is not None  # as Calls._prepare has seen
         try:
             validator = self._validators.get(tool.descriptor)
-        except (
-            InvalidSchemaError
-        ) as error:  # the descriptor was not read from a document, which would have been refused
-            return (
-                Mistake("", f"could not be checked: the tool has no valid schema ({join_mistakes(error.mistakes)})"),
-            )
+        except InvalidSchemaError as error:
+            # The descriptor was not read from a document, which would have been refused.
+            problem = f"could not be checked: the tool has no valid schema ({join_mistakes(error.mistakes)})"
+            return (Mistake("", problem),)
         if not validator.find_mistakes(arguments if isinstance(arguments, dict) else dict(arguments)):
             return ()
         # As the tool receives them: a date is a text, a dataclass an object.
@@ -72,109 +69,12 @@ def schema_of_arguments(descriptor: ToolDescriptor) -> Mapping[str, Any]:
     return descriptor.parameters
 
 
-# Steps 2 and 3 of a call: authorize, deadline, and the payload of its request within the limits of broker and policy.
+# The payload of a request within the limits of broker and policy.
 
 
 _LIMITS = (int, float)
 MISTAKES = (TypeError, PayloadTooLargeError, PolicyError, UnicodeError)
 """What a caller's own mistakes raise, before anything is sent."""
-
-
-async def authorize_call(
-    authorizer: Authorizer,
-    tool: ResolvedTool,
-    requirement: Requirement,
-    decision: Decision | None,
-    observer: CallObserver,
-    options: CallOptions,
-) -> DispatchError | None:
-    """Step 2: conclude whether the user may call ``tool``, and log the decision. It waits only if the user's permissions
-    are not cached, at most for :data:`LOOKUP_TIMEOUT_S` and the caller's own timeout.
-
-    Args:
-        requirement: of the tool.
-        decision: of the authorizer at once; None: the permissions are not cached.
-
-    Returns:
-        The error of a refused call; None: the call is allowed.
-    """
-    user = options.user
-    if not isinstance(user, str):
-        return error_from_mistake(tool.label, tool.policy, TypeError(f"user must be a text, not {type(user).__name__}"))
-    if decision is None:
-        if authorizer.is_closed:
-            return error_from_closing(tool.label)
-        limit, timeout = LOOKUP_TIMEOUT_S, options.timeout
-        if isinstance(timeout, _LIMITS) and timeout < limit:  # checked later, with the deadline
-            limit = timeout
-        decision = await authorizer.resolve(user, requirement, limit)
-    if AUDIT.isEnabledFor(logging.INFO):
-        reason, permission = decision.reason, decision.permission
-        log_decision(user, tool.label, decision.is_allowed, reason, permission=permission, trace_id=observer.trace_id)
-    if decision.is_allowed:
-        return None
-    error = error_from_decision(decision, tool.label, user)
-    observer.on_rejected(error)
-    return error
-
-
-def prepare_call(
-    tool: ResolvedTool,
-    guards: ToolGuards,
-    observer: CallObserver,
-    arguments: Mapping[str, Any],
-    options: CallOptions,
-    started: float,
-    argument_check: ArgumentCheck,
-    *,
-    is_stream: bool = False,
-    begins_as_call: bool = False,
-) -> Call | DispatchError:
-    """Set the deadline of the call, encode its request, and check its arguments where the policy says so.
-
-    Args:
-        started: when the call began, on the loop's clock.
-        argument_check: of the dispatcher.
-        is_stream: the caller reads chunks as they arrive.
-        begins_as_call: until the first chunk of a stream the limits are those of a call.
-
-    Returns:
-        An error, if a mistake of the caller leaves nothing to send.
-    """
-    policy = tool.policy
-    idle, stream_deadline = 0.0, None
-    try:
-        # 3 deadline: one instant on the loop's clock for everything that follows.
-        if is_stream:
-            limit = policy.stream_timeout if options.timeout is None else check_seconds(options.timeout)
-            if begins_as_call:
-                stream_deadline = started + limit
-                limit = min(limit, policy.timeout)
-            idle = policy.stream_idle_timeout
-            if options.idle_timeout is not None:
-                idle = check_seconds(options.idle_timeout, "idle-timeout")
-        else:
-            limit = policy.timeout if options.timeout is None else check_seconds(options.timeout)
-        if options.idempotency_key is not None:
-            check_property(options.idempotency_key, "idempotency_key")
-        if options.priority is not None:
-            check_priority(options.priority, policy)
-        config = tool.config_text if options.config is None else options.config
-        payload = request_payload(config, arguments, options.user, policy)
-        checks = policy.check_arguments
-        if (
-            (checks == "always" or (checks != "never" and (options.by_model or tool.is_local)))
-            and tool.descriptor is not None
-            and (mistakes := argument_check.find_mistakes(tool, arguments))
-        ):
-            return error_from_argument_mistakes(tool.label, mistakes)
-    except MISTAKES as mistake:
-        return error_from_mistake(tool.label, policy, mistake)
-    observer.on_arguments(arguments)
-    call = Call(tool, guards, observer, options, payload, started + limit, limit, is_stream, idle, stream_deadline)
-    if guards.records is not None and guards.records.content:
-        call.arguments = excerpt(write_json(arguments), MAX_RECORDED_CHARS)
-    return call
 
 
 def request_payload(config_text: str, arguments: Mapping[str, Any], user: str, policy: Policy) -> bytes:
@@ -231,6 +131,10 @@ NO_CONTENT = ResultContent()
 _SUCCESS = Outcome.SUCCESS
 _COUNTING = (TimedOut, Lost)
 """The failures of an exchange that count the chunks that arrived."""
+
+
+Trail = Call | DispatchError | None
+"""A call that was prepared, or the error of one that was refused; None: neither yet."""
 
 
 class CallRuntime(Protocol):
@@ -294,22 +198,13 @@ class Calls:
         guards = runtime.guards_of(tool)
         observer = guards.observer.start_call(tool, started, options.user)
         reply = NO_PROPERTIES
-        call: Call | DispatchError | None = None
+        call: Trail = None
         try:
             if tool.requirement is not None:  # 2 authorize
                 call = await self._authorize(tool, tool.requirement, observer, options, started)
             if call is None:
-                check = self._argument_check
-                call = prepare_call(  # 3 deadline
-                    tool,
-                    guards,
-                    observer,
-                    arguments,
-                    options,
-                    started,
-                    check,
-                    is_stream=on_stream is not None,
-                    begins_as_call=not is_stream,
+                call = self._prepare(  # 3 deadline
+                    tool, guards, observer, arguments, options, started, on_stream is not None, not is_stream
                 )
             if isinstance(call, DispatchError):
                 result = self._failure(tool, call, options.user, started)
@@ -340,9 +235,9 @@ class Calls:
                     if not calls.count:
                         calls.on_idle()
         except BaseException:
-            self._cancel(tool, guards, call, options, started, observer)
+            self._cancel(guards, call, options, started, observer)
             raise
-        self._end(tool, guards, call, options, started, observer, result, reply)  # 6 observe
+        self._end(guards, call, options, started, observer, result, reply)  # 6 observe
         if result.error is not None:
             await yield_to_others()
         return result
@@ -414,9 +309,9 @@ class Calls:
             if type(attempt.settled) is Answer:
                 reply = attempt.settled.trace_context
         except BaseException:
-            self._cancel(tool, guards, call, options, started, observer)
+            self._cancel(guards, call, options, started, observer)
             raise
-        self._end(tool, guards, call, options, started, observer, result, reply)
+        self._end(guards, call, options, started, observer, result, reply)
         if on_result is not None:
             self._listeners.call(on_result, result)
         if result.error is not None:
@@ -424,24 +319,93 @@ class Calls:
             raise result.error
 
     async def _authorize(
-        self,
-        tool: ResolvedTool,
-        requirement: Requirement,
-        observer: CallObserver,
-        options: CallOptions,
-        started: float,
+        self, tool: ResolvedTool, requirement: Requirement, observer: CallObserver, options: CallOptions, started: float
     ) -> DispatchError | None:
-        """Step 2: return the error of a call that the user may not make."""
-        decision = self._authorizer.decide(options.user, requirement, started)
+        """Step 2: conclude whether the user may call ``tool``, and log the decision. It waits only if the user's permissions
+        are not cached, at most for :data:`LOOKUP_TIMEOUT_S` and the caller's own timeout. Return the error of a refused
+        call."""
+        user, authorizer = options.user, self._authorizer
+        decision = authorizer.decide(user, requirement, started)
         if decision is GRANTED and not AUDIT.isEnabledFor(INFO):
             return None
-        return await authorize_call(self._authorizer, tool, requirement, decision, observer, options)
+        if not isinstance(user, str):
+            mistake = TypeError(f"user must be a text, not {type(user).__name__}")
+            return error_from_mistake(tool.label, tool.policy, mistake)
+        if decision is None:
+            if authorizer.is_closed:
+                return error_from_closing(tool.label)
+            limit, timeout = LOOKUP_TIMEOUT_S, options.timeout
+            if isinstance(timeout, _LIMITS) and timeout < limit:  # checked later, with the deadline
+                limit = timeout
+            decision = await authorizer.resolve(user, requirement, limit)
+        if AUDIT.isEnabledFor(INFO):
+            reason, permission = decision.reason, decision.permission
+            trace_id = observer.trace_id
+            log_decision(user, tool.label, decision.is_allowed, reason, permission=permission, trace_id=trace_id)
+        if decision.is_allowed:
+            return None
+        error = error_from_decision(decision, tool.label, user)
+        observer.on_rejected(error)
+        return error
 
-    def _end(
+    def _prepare(
         self,
         tool: ResolvedTool,
         guards: ToolGuards,
-        call: Call | DispatchError | None,
+        observer: CallObserver,
+        arguments: Mapping[str, Any],
+        options: CallOptions,
+        started: float,
+        is_stream: bool,
+        begins_as_call: bool,
+    ) -> Call | DispatchError:
+        """Step 3: set the deadline of the call, encode its request, and check its arguments where the policy says so. Return
+        an error, if a mistake of the caller leaves nothing to send.
+
+        Args:
+            started: when the call began, on the loop's clock.
+            is_stream: the caller reads chunks as they arrive.
+            begins_as_call: until the first chunk of a stream the limits are those of a call.
+        """
+        policy = tool.policy
+        idle, stream_deadline = 0.0, None
+        try:
+            # One instant on the loop's clock for everything that follows.
+            if is_stream:
+                limit = policy.stream_timeout if options.timeout is None else check_seconds(options.timeout)
+                if begins_as_call:
+                    stream_deadline = started + limit
+                    limit = min(limit, policy.timeout)
+                idle = policy.stream_idle_timeout
+                if options.idle_timeout is not None:
+                    idle = check_seconds(options.idle_timeout, "idle-timeout")
+            else:
+                limit = policy.timeout if options.timeout is None else check_seconds(options.timeout)
+            if options.idempotency_key is not None:
+                check_property(options.idempotency_key, "idempotency_key")
+            if options.priority is not None:
+                check_priority(options.priority, policy)
+            config = tool.config_text if options.config is None else options.config
+            payload = request_payload(config, arguments, options.user, policy)
+            checks = policy.check_arguments
+            if (
+                (checks == "always" or (checks != "never" and (options.by_model or tool.is_local)))
+                and tool.descriptor is not None
+                and (mistakes := self._argument_check.find_mistakes(tool, arguments))
+            ):
+                return error_from_argument_mistakes(tool.label, mistakes)
+        except MISTAKES as mistake:
+            return error_from_mistake(tool.label, policy, mistake)
+        observer.on_arguments(arguments)
+        call = Call(tool, guards, observer, options, payload, started + limit, limit, is_stream, idle, stream_deadline)
+        if guards.records is not None and guards.records.content:
+            call.arguments = excerpt(write_json(arguments), MAX_RECORDED_CHARS)
+        return call
+
+    def _end(
+        self,
+        guards: ToolGuards,
+        call: Trail,
         options: CallOptions,
         started: float,
         observer: CallObserver,
@@ -461,13 +425,7 @@ class Calls:
             self._listeners.publish(FinishedCall(result.tool, options.user, result, options.by_model))
 
     def _cancel(
-        self,
-        tool: ResolvedTool,
-        guards: ToolGuards,
-        call: Call | DispatchError | None,
-        options: CallOptions,
-        started: float,
-        observer: CallObserver,
+        self, guards: ToolGuards, call: Trail, options: CallOptions, started: float, observer: CallObserver
     ) -> None:
         """Step 6 of a call that was cancelled, or of a stream that was closed early."""
         seconds = self._now() - started
