@@ -72,15 +72,14 @@ class BoundTool:
         description: text by which the model chooses the tool.
         user: the user on whose behalf the tool is called.
         version: range of versions that are called; None: see :meth:`Dispatcher.call`.
+        descriptor: of the tool.
     """
-
-    __slots__ = ("_descriptor", "_dispatcher", "description", "name", "user", "version")
 
     def __init__(
         self, dispatcher: Dispatcher, descriptor: ToolDescriptor, user: str = "", version: str | None = None
     ) -> None:
         self._dispatcher = dispatcher
-        self._descriptor = descriptor
+        self.descriptor = descriptor
         self.name = descriptor.name
         self.description = descriptor.description
         self.user = user
@@ -123,7 +122,7 @@ class BoundTool:
             user: on whose behalf; None: the user that it is bound to.
             context: any value, for functions of this process (:class:`dispatch.CallContext`).
         """
-        tool = self if user is None else BoundTool(self._dispatcher, self._descriptor, user, self.version)
+        tool = self if user is None else BoundTool(self._dispatcher, self.descriptor, user, self.version)
         result = await tool.execute(arguments, by_model=True, context=context)
         return ToolAnswer.of_content(tool.format_result(result), result.error)
 
@@ -145,28 +144,23 @@ class BoundTool:
     @property
     def read_only(self) -> bool:
         """The tool is declared to change nothing."""
-        return self._descriptor.read_only
+        return self.descriptor.read_only
 
     @property
     def destructive(self) -> bool | None:
         """The tool is declared to destroy something (true) or not (false); None: not declared."""
-        return self._descriptor.destructive
+        return self.descriptor.destructive
 
     @property
     def idempotent(self) -> bool:
         """The tool is declared to have no further effect when it is called again."""
-        return self._descriptor.idempotent
-
-    @property
-    def descriptor(self) -> ToolDescriptor:
-        """The tool's descriptor."""
-        return self._descriptor
+        return self.descriptor.idempotent
 
     @property
     def parameters(self) -> dict[str, Any]:
         """The arguments as a JSON Schema object, as model APIs expect them: a copy of the descriptor's ``input-schema``, or
         a schema of its ``arguments``."""
-        schema: dict[str, Any] = thaw(self._descriptor.parameters)
+        schema: dict[str, Any] = thaw(self.descriptor.parameters)
         return schema
 
     def __repr__(self) -> str:
@@ -402,13 +396,6 @@ class Dispatcher(AsyncContext):
             if self._runtime is not None:
                 stack.push_async_callback(self._runtime.close, drain)
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_exc: object) -> None:
-        await self.close()
-
     def __del__(self) -> None:
         # asyncio reports tasks that end with it, and not why they do.
         if self.__dict__.get("_runtime") is not None and not self._is_closed:
@@ -416,6 +403,13 @@ class Dispatcher(AsyncContext):
                 "a dispatcher was dropped without close(), and its tasks with it. Fix: use 'async with "
                 "dispatch.connect(…)', or await its close()."
             )
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.close()
 
     @property
     def _running(self) -> Runtime:

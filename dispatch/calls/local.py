@@ -211,9 +211,8 @@ class LocalExecution:
             activate()
             result = await self._instance.execute(self._call)
             if isinstance(result, LocalResult):
-                self._end_with_content(result)
-                return
-            if isinstance(result, str):
+                self._end(result.text, result.content, result.instance)
+            elif isinstance(result, str):
                 self._end(result)
             else:
                 await self._read(result)
@@ -242,7 +241,7 @@ class LocalExecution:
         """End the attempt with the error of the tool, unless dispatch has ended it and cancelled the tool."""
         if self.request.settled is not None:
             return
-        self._fail(*read_tool_error(raised))
+        self.request.settle(Answer("", *read_tool_error(raised), self.request.chunks + 1))
         if not ends_task(raised, self.task):
             tool = self._call.tool
             self._instance.failures.log_tool_error(f"tool '{tool}'", raised, tool=tool)
@@ -281,22 +280,17 @@ class LocalExecution:
                 self._space.clear()
                 await self._space.wait()
 
-    def _end(self, text: str) -> None:
-        if self.request.settled is None and self._fits(text):
-            self._settle(Answer(text))
-
-    def _end_with_content(self, result: LocalResult) -> None:
-        content = result.content
-        if content is not None:
-            self.request.reply_bytes += len(msgspec.json.encode(content))
-        if self._fits(result.text):
-            self._settle(Answer(result.text, instance=result.instance or None, content=content))
-
-    def _settle(self, answer: Answer) -> None:
+    def _end(self, text: str, content: ResultContent | None = None, instance: str = "") -> None:
         """End with the whole result, which is the only chunk of a stream."""
-        if self.request.buffer is not None and answer.text and not self.request.is_undecided:
-            self.request.add_text(answer.text, utf8_size(answer.text))
-        self.request.settle(answer)
+        request = self.request
+        if request.settled is not None:
+            return
+        if content is not None:
+            request.reply_bytes += len(msgspec.json.encode(content))
+        if self._fits(text):
+            if request.buffer is not None and text and not request.is_undecided:
+                request.add_text(text, utf8_size(text))
+            request.settle(Answer(text, instance=instance or None, content=content))
 
     def _fits(self, text: str) -> bool:
         request = self.request
@@ -305,9 +299,6 @@ class LocalExecution:
             return True
         request.settle(Overflow("max-response-bytes"))
         return False
-
-    def _fail(self, type: str, message: str) -> None:
-        self.request.settle(Answer("", type, message, self.request.chunks + 1))
 
     def _await_thread(self, ended: asyncio.Future[None], task: asyncio.Task[None]) -> None:
         """Complete ``ended`` when the cancelled task has ended, and a thread that it had started, too."""
