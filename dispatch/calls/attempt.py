@@ -46,7 +46,7 @@ from dispatch.resilience.bulkhead import BulkheadGuard, BulkheadPermit
 from dispatch.resilience.durations import GROWTH, MAX_MULTIPLE, attempt_deadline
 from dispatch.resilience.rate_limit import REPLACED, RatePermit, Waiter
 from dispatch.resilience.retry import ANSWERED, NoHedgeReason, NoRetryReason, RetryDecision, RetryTarget, may_have_run
-from dispatch.routing.instance import DISCOVERY_S, GONE_S, IN_PROCESS, Channel, Claim, Connection, Holder, Instance
+from dispatch.routing.instance import DISCOVERY_S, GONE_S, IN_PROCESS, Channel, Connection, Holder, Instance
 from dispatch.routing.pool import UNRESPONSIVE_S, InstancePool, SelectedInstance
 from dispatch.telemetry.observers import (
     NO_PROPERTIES,
@@ -389,7 +389,8 @@ class Attempt(msgspec.Struct, eq=False):
         remembered: the instance remembers idempotency keys and is still there.
         has_ended: its stream has, and its permits were returned.
         watch: timer of a request at a topic on which nothing has replied.
-        claimed: the claim on the idempotency key for the instance of the last request, and the holder before it.
+        claimed: what undoes the claim on the idempotency key for the instance of the last request, the name of that
+            instance, and the call's key holder before it.
     """
 
     call: Call
@@ -423,7 +424,7 @@ class Attempt(msgspec.Struct, eq=False):
     counts_for_tool: bool = True
     remembered: bool = False
     watch: asyncio.TimerHandle | None = None
-    claimed: tuple[Claim, Instance | None] | None = None
+    claimed: tuple[Callable[[], None], str, Instance | None] | None = None
 
     @property
     def error_type(self) -> str | None:
@@ -543,18 +544,19 @@ class Attempt(msgspec.Struct, eq=False):
         call = self.call
         assert call.options.idempotency_key is not None
         holder = Holder(instance.name, instance.incarnation)
-        self.claimed = pool.keys.claim(call.options.user, call.options.idempotency_key, holder), call.key_holder
+        undo = pool.keys.claim(call.options.user, call.options.idempotency_key, holder)
+        self.claimed = undo, instance.name, call.key_holder
         call.key_holder = instance
 
     def _release_key(self) -> None:
         """The request was surely not executed: its instance does not know the key."""
         if self.claimed is not None:
             call = self.call
-            claim, call.key_holder = self.claimed
+            undo, name, call.key_holder = self.claimed
             self.claimed = None
-            claim.undo()
+            undo()
             if self.sent:  # and was refused there
-                call.refused_by = (*call.refused_by, claim.holder.name)
+                call.refused_by = (*call.refused_by, name)
 
     # -- the end ------------------------------------------------------------------------------------------------
 

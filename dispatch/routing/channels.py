@@ -11,10 +11,12 @@ import asyncio
 import contextlib
 import math
 import os
-from collections.abc import Callable, Coroutine, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
+
+import msgspec
 
 from dispatch._internal import cancel_and_wait, retrieve_error
 from dispatch.errors import TransportError
@@ -34,12 +36,9 @@ from dispatch.transports.errors import closed
 # The subscriptions of a dispatcher. Channels share a subscription; it is closed with its last user.
 
 
-class _Shared:
-    __slots__ = ("opening", "users")
-
-    def __init__(self, opening: asyncio.Task[Subscription]) -> None:
-        self.opening = opening
-        self.users: set[Hashable] = set()
+class _Shared(msgspec.Struct, eq=False):
+    opening: asyncio.Task[Subscription]
+    users: set[Hashable] = set()
 
 
 class SharedSubscriptions:
@@ -55,8 +54,6 @@ class SharedSubscriptions:
         self._name = name
         self._shared: dict[str, _Shared] = {}
         """By topic."""
-        self._topics: dict[Hashable, dict[str, None]] = {}
-        """The topics of each user."""
         self._closing: dict[str, asyncio.Task[None]] = {}
 
     async def acquire(self, user: Hashable, topic: str, handler: Handler) -> None:
@@ -73,7 +70,6 @@ class SharedSubscriptions:
             shared = self._shared[topic] = _Shared(asyncio.create_task(self._open(topic, handler)))
             shared.opening.add_done_callback(retrieve_error)
         shared.users.add(user)
-        self._topics.setdefault(user, {})[topic] = None
         try:
             await asyncio.shield(shared.opening)
         except Exception:
@@ -89,10 +85,7 @@ class SharedSubscriptions:
     def release(self, user: Hashable) -> list[str]:
         """Remove ``user`` and close subscriptions without users in the background. Return the topics of those."""
         unused = []
-        for topic in self._topics.pop(user, ()):
-            shared = self._shared.get(topic)
-            if shared is None:  # it could not be opened
-                continue
+        for topic, shared in [each for each in self._shared.items() if user in each[1].users]:
             shared.users.discard(user)
             if not shared.users:
                 unused.append(topic)
@@ -225,7 +218,7 @@ class Channels:
         # Both ends listen before the first request can leave.
         replies = self._replies.setdefault(response_queue, CountedReplies(self._exchange))
         await self._subscriptions.acquire(key, response_queue, replies.on_message)
-        endpoint = self._endpoint(response_queue) if has_sessions else None
+        endpoint = self._endpoint(response_queue, reply_to) if has_sessions else None
         await self._subscriptions.acquire(key, reply_to, self._own_replies(reply_to, replies))
         topic = await self._transport.publisher(request_queue)
         publisher: Publisher = topic
@@ -250,8 +243,7 @@ class Channels:
             self.discovery.seek(channel)
         return channel
 
-    def _endpoint(self, response_queue: str) -> Endpoint:
-        reply_to = reply_topic(response_queue, self._address)
+    def _endpoint(self, response_queue: str, reply_to: str) -> Endpoint:
         endpoint = self._endpoints.get(reply_to)
         if endpoint is None:
             identity = self._exchange.identity
@@ -321,7 +313,10 @@ class Channels:
         if channel is not None:
             channel.close()
             self.discovery.close_sessions(channel.instances)
-        self._close_later(self._end(channel, endpoint))
+        task = asyncio.create_task(self._end(channel, endpoint))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        task.add_done_callback(retrieve_error)
 
     async def _end(self, channel: TopicChannel | None, endpoint: Endpoint | None) -> None:
         if endpoint is not None:
@@ -332,12 +327,6 @@ class Channels:
             if channel.hello is not None:
                 await channel.hello.close()
             await channel.publisher.close()
-
-    def _close_later(self, closing: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(closing)
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
-        task.add_done_callback(retrieve_error)
 
     async def abandon(self) -> None:
         """Close the further connections of sessions; all else needs the event loop, which has ended."""

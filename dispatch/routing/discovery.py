@@ -164,7 +164,8 @@ class Discovery:
     def _send_hello(self, channel: TopicChannel, now: float) -> None:
         assert channel.hello is not None
         channel.hello_at = now + (HELLO_EVERY_S if len(channel.instances) else HELLO_AGAIN_S)
-        self._close_unused_sessions()
+        # Of retired instances whose requests have ended.
+        self.close_sessions(each for each in list(self._instances.values()) if not each.in_flight)
         properties = {
             Property.HELLO: channel.request_queue,
             Property.REPLY_TO: channel.reply_topic,
@@ -271,8 +272,8 @@ class Discovery:
             return
         instance = self._instances.get(session)
         if instance is None:
-            if type(event) is SessionClosed:
-                self._on_handshake_failed(session)
+            if type(event) is SessionClosed and (key := self._find_handshake(session)) is not None:
+                self._give_up(key)
         elif type(event) is PeerSuspected:
             suspend_places(instance)
         elif type(event) is PeerRecovered:
@@ -291,8 +292,11 @@ class Discovery:
                     instance.name,
                 )
 
+    def _find_handshake(self, session: CallerSession) -> tuple[Endpoint, str] | None:
+        return next((key for key, each in self._handshakes.items() if each.session is session), None)
+
     def _on_opened(self, session: CallerSession) -> None:
-        key = next((key for key, each in self._handshakes.items() if each.session is session), None)
+        key = self._find_handshake(session)
         if key is None:
             return
         handshake = self._handshakes.pop(key)
@@ -313,7 +317,6 @@ class Discovery:
         channel.instances.add(instance)
         channel.had_instances = True
         channel.is_missing_reported = False
-        channel.met.set()
         channel.joined_at = self._now()
         if is_first:
             channel.met_at = channel.joined_at
@@ -338,11 +341,6 @@ class Discovery:
                 channel.gathers_until = 0.0
                 channel.next_turn()
 
-    def _on_handshake_failed(self, session: CallerSession) -> None:
-        key = next((key for key, each in self._handshakes.items() if each.session is session), None)
-        if key is not None:
-            self._give_up(key)
-
     def _on_closed(self, instance: SessionInstance, reason: Failure) -> None:
         del self._instances[instance.session]
         channels = self._channels_of(instance)
@@ -363,14 +361,9 @@ class Discovery:
         for channel in self._channels_of(instance):
             channel.instances.remove(instance)
             if not len(channel.instances):
-                channel.met.clear()
                 channel.hello_at = 0.0
                 channel.asked_since = self._now()
             channel.next_turn()
-
-    def _close_unused_sessions(self) -> None:
-        """End the sessions with retired instances that have no requests in flight."""
-        self.close_sessions(each for each in list(self._instances.values()) if not each.in_flight)
 
     def close_sessions(self, instances: Iterable[SessionInstance]) -> None:
         """End the sessions with those of ``instances`` that no open channel uses."""

@@ -94,16 +94,6 @@ class SessionInstance:
 
     is_named = has_key_memory = True
     version = None
-    __slots__ = (
-        "_exchange",
-        "_request_prefix",
-        "endpoint",
-        "incarnation",
-        "is_loss_counted",
-        "name",
-        "session",
-        "topic",
-    )
 
     def __init__(self, session: CallerSession, endpoint: Endpoint, topic: str, exchange: SessionExchange) -> None:
         self._exchange = exchange
@@ -172,7 +162,6 @@ class SharedTopic:
     incarnation = next_request_id = ""
     version = None
     is_named = has_key_memory = is_suspect = is_loss_counted = False
-    __slots__ = ("_exchange", "_publisher", "_reply_topic", "topic")
 
     def __init__(self, topic: str, publisher: Publisher, reply_topic: str, exchange: Correlator) -> None:
         self.topic = topic
@@ -286,8 +275,6 @@ class InFlight:
         count: number in flight.
     """
 
-    __slots__ = ("_callbacks", "count")
-
     def __init__(self) -> None:
         self.count = 0
         self._callbacks: list[Callable[[], object]] = []
@@ -389,23 +376,6 @@ class Channel:
         hello, hello_at, had_instances, asked_since, answered_at, is_known, is_served: see :class:`TopicChannel`.
     """
 
-    __slots__ = (
-        "_turns",
-        "connection",
-        "instances",
-        "joined_at",
-        "met_at",
-        "refused_since",
-        "request_queue",
-        "requests",
-        "shared",
-        "streams",
-        "topics",
-    )
-    hello: Publisher | None = None
-    hello_at = math.inf
-    had_instances = False
-    asked_since = answered_at = -math.inf
     is_known = is_served = True
 
     def __init__(self, instances: Instances[Any], request_queue: str = "", connection: Connection = IN_PROCESS) -> None:
@@ -419,6 +389,10 @@ class Channel:
         self.streams = 0
         self.refused_since = math.inf
         self.joined_at = self.met_at = -math.inf
+        self.hello: Publisher | None = None
+        self.hello_at = math.inf
+        self.had_instances = False
+        self.asked_since = self.answered_at = -math.inf
         self._turns: dict[asyncio.Future[None], None] = {}
         instances.on_renew = self.next_turn
 
@@ -506,7 +480,6 @@ class TopicChannel(Channel):
         discovery: finds its instances; None: none are looked for.
         hello: publisher to the topic on which instances receive hellos; None if there is none.
         hello_at: when the next hello is due.
-        met: set while an instance is known.
         had_instances: an instance has been known.
         asked_since: when the channel began to look for instances: when it was opened, or its last instance was lost.
         gathers_until: instances have just announced themselves, and their handshakes are under way: calls wait for these, so
@@ -518,25 +491,6 @@ class TopicChannel(Channel):
         timers: by their purpose, one of each; :meth:`close` cancels them.
     """
 
-    __slots__ = (
-        "answered_at",
-        "asked_since",
-        "discovery",
-        "endpoint",
-        "gathers_until",
-        "had_instances",
-        "hello",
-        "hello_at",
-        "is_missing_reported",
-        "met",
-        "publisher",
-        "replied_at",
-        "reply_topic",
-        "service",
-        "spreads_until",
-        "timers",
-        "topic",
-    )
     instances: Instances[SessionInstance]
     shared: SharedTopic
 
@@ -560,13 +514,10 @@ class TopicChannel(Channel):
         self.topic: TopicPublisher | None = None
         self.discovery: Seeker | None = None
         self.endpoint = endpoint
-        self.hello = None
         self.hello_at = 0.0
-        self.met = asyncio.Event()
-        self.had_instances = False
         self.asked_since = asked_since
         self.gathers_until = self.spreads_until = 0.0
-        self.replied_at = self.answered_at = -math.inf
+        self.replied_at = -math.inf
         self.is_missing_reported = False
         self.timers: dict[str, asyncio.TimerHandle] = {}
 
@@ -685,9 +636,16 @@ class KeyHolders:
         """Return the instance that may have executed ``key`` for ``user``; None if unknown."""
         return self._holders.get((user, key))
 
-    def claim(self, user: str, key: str, holder: Holder) -> Claim:
-        """Record that a request with ``key`` goes to ``holder`` now."""
-        return Claim(self, user, key, self.put(user, key, holder), holder)
+    def claim(self, user: str, key: str, holder: Holder) -> Callable[[], None]:
+        """Record that a request with ``key`` goes to ``holder`` now. Return a function that restores the previous holder,
+        because the request was not executed; it keeps a holder that another request has set since."""
+        former = self.put(user, key, holder)
+
+        def undo() -> None:
+            if self.get(user, key) is holder:
+                self.put(user, key, former)
+
+        return undo
 
     def put(self, user: str, key: str, holder: Holder | None) -> Holder | None:
         """Set or remove the holder of ``key``. Return the previous one."""
@@ -697,21 +655,3 @@ class KeyHolders:
             if len(self._holders) > MAX_KEYS:
                 self._holders.popitem(last=False)
         return former
-
-
-class Claim:
-    """The change of one request to the holders; returned by :meth:`KeyHolders.claim`."""
-
-    __slots__ = ("_former", "_holders", "_key", "_user", "holder")
-
-    def __init__(self, holders: KeyHolders, user: str, key: str, former: Holder | None, holder: Holder) -> None:
-        self._holders = holders
-        self._user = user
-        self._key = key
-        self._former = former
-        self.holder = holder
-
-    def undo(self) -> None:
-        """Restore the previous holder: the request was not executed. Keeps a holder that another request has set since."""
-        if self._holders.get(self._user, self._key) is self.holder:
-            self._holders.put(self._user, self._key, self._former)

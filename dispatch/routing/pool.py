@@ -41,10 +41,7 @@ from dispatch.routing.instance import (
     KeyHolders,
     suspend_places,
 )
-from dispatch.telemetry.observers import (
-    NULL_DISPATCHER,
-    DispatcherObserver,
-)
+from dispatch.telemetry.observers import NULL_DISPATCHER, DispatcherObserver
 
 WeightedChannels = Sequence[tuple[str, float, Channel]]
 """Channels, each with its name and weight as an instance."""
@@ -237,7 +234,7 @@ class InstancePool:
         """Replace the channels by these. Instances that stay keep their state, and removed ones get no further request."""
         former, self._channels = self._channels, list(channels)
         self._channel_versions = versions
-        self._refresh(sum(channel.instances.version for _, _, channel in channels))
+        self._refresh()
         for _, _, channel in former:
             channel.next_turn()  # calls that wait for an instance may go to another one
 
@@ -279,7 +276,7 @@ class InstancePool:
                 channel.greet()
             seen += channel.instances.version
         if seen != self._seen:
-            self._refresh(seen)
+            self._refresh()
         eligible = None if requires is None else self.select_versions(requires)
         if eligible is not None and not eligible:
             return None
@@ -495,13 +492,12 @@ class InstancePool:
         return guards is None or guards.admits(name)
 
     def _refresh_if_changed(self) -> None:
-        seen = sum(channel.instances.version for _, _, channel in self._channels)
-        if seen != self._seen:
-            self._refresh(seen)
+        if sum(channel.instances.version for _, _, channel in self._channels) != self._seen:
+            self._refresh()
 
-    def _refresh(self, seen: int) -> None:
+    def _refresh(self) -> None:
         """Update the balancer after a change of the known instances."""
-        self._seen = seen
+        self._seen = sum(channel.instances.version for _, _, channel in self._channels)
         places: dict[str, tuple[Channel, Instance]] = {}
         weights: dict[str, float] = {}
         self._versions, self._in_range = {}, {}
@@ -710,8 +706,8 @@ class PoolRegistry:
         entry = self._entries.get(user.pool_key)
         if entry is None or not entry.channels:
             return None
-        if entry.missing:
-            self._seek(entry)
+        if entry.missing and self._clock() >= entry.again_at:
+            self._open_later(entry)
         return entry.pool
 
     async def open(self, user: PoolUser, deadline: float) -> InstancePool:
@@ -778,9 +774,10 @@ class PoolRegistry:
             del self._by_owner[key.owner]
         self._services[key.service] -= 1
         self._release_series(key.service)
-        for topics in [settings.topics for settings in entry.wanted.values()] + [
-            each for each, _ in entry.in_pool.values()
-        ]:
+        for topics in (
+            *(each.topics for each in entry.wanted.values()),
+            *(topics for topics, _ in entry.in_pool.values()),
+        ):
             self._release(topics)
 
     def _release_series(self, service: str) -> None:
@@ -811,11 +808,7 @@ class PoolRegistry:
             if name in wanted and wanted[name].topics == former[name].topics
         }
         for name, settings in wanted.items():
-            if (
-                name not in entry.channels
-                and is_local_queue(settings.topics[0])
-                and (channel := self._channels.get(settings.topics))
-            ):
+            if is_local_queue(settings.topics[0]) and (channel := self._channels.get(settings.topics)):
                 entry.channels[name] = channel
         self._apply(entry)
         for settings in former.values():
@@ -844,7 +837,17 @@ class PoolRegistry:
         weighted = [(name, entry.wanted[name].weight, channel) for name, channel in channels.items()]
         versions = {name: entry.wanted[name].version for name in channels}
         if entry.pool is None:
-            entry.pool = self._create_pool(entry, weighted, versions)
+            entry.pool = InstancePool(
+                weighted,
+                versions=versions,
+                balancing=entry.user.policy.balancing,
+                outlier_detection=entry.user.policy.outlier_detection,
+                clock=self._clock,
+                randomness=self._randomness,
+                observer=self._observer,
+                service=entry.key.service,
+                is_former=entry.is_retired,
+            )
             entry.again_at = self._clock() + AGAIN_S
         else:
             entry.pool.replace_channels(weighted, versions)
@@ -857,31 +860,11 @@ class PoolRegistry:
             if not channel.requests.await_idle(release):
                 release()
 
-    def _create_pool(
-        self, entry: _Entry, weighted: WeightedChannels, versions: Mapping[str, str | None]
-    ) -> InstancePool:
-        policy, is_former = entry.user.policy, entry.is_retired
-        return InstancePool(
-            weighted,
-            versions=versions,
-            balancing=policy.balancing,
-            outlier_detection=policy.outlier_detection,
-            clock=self._clock,
-            randomness=self._randomness,
-            observer=self._observer,
-            service=entry.key.service,
-            is_former=is_former,
-        )
-
     def _release(self, topics: Topics) -> None:
         self._holders[topics] -= 1
         if not self._holders[topics] and not self._is_closed:
             del self._holders[topics]
             self._channels.close_unused(topics, lambda: topics in self._holders)
-
-    def _seek(self, entry: _Entry) -> None:
-        if self._clock() >= entry.again_at:
-            self._open_later(entry)
 
     def _open_later(self, entry: _Entry) -> None:
         """Open the missing channels in the background."""

@@ -119,7 +119,7 @@ def holdings(dispatcher: Dispatcher, transport: CountedTransport) -> Counter[str
             "endpoints": len(channels._endpoints),
             "sessions": sum(len(each.table.sessions) for each in channels._endpoints.values()),
             "counted replies": len(channels._replies),
-            "users of subscriptions": len(channels._subscriptions._topics),
+            "users of subscriptions": sum(len(each.users) for each in channels._subscriptions._shared.values()),
             "instances": len(channels.discovery._instances),
             "handshakes": len(channels.discovery._handshakes),
             "sessions with requests": len(runtime.sessions._sessions),

@@ -503,21 +503,21 @@ def test_a_key_is_held_by_the_last_that_claimed_it_for_that_user() -> None:
 
 def test_an_undone_claim_leaves_what_was_before() -> None:
     holders = KeyHolders()
-    first = holders.claim("alice", "k", A)
-    first.undo()
+    undo_first = holders.claim("alice", "k", A)
+    undo_first()
     assert holders.get("alice", "k") is None
     holders.claim("alice", "k", A)
-    second = holders.claim("alice", "k", B)
-    second.undo()
-    second.undo()
+    undo_second = holders.claim("alice", "k", B)
+    undo_second()
+    undo_second()
     assert holders.get("alice", "k") == A
 
 
 def test_a_claim_is_not_undone_when_another_request_has_claimed_the_key_since() -> None:
     holders = KeyHolders()
-    refused = holders.claim("alice", "k", A)
+    undo_refused = holders.claim("alice", "k", A)
     holders.claim("alice", "k", Holder("a", "1"))
-    refused.undo()
+    undo_refused()
     assert holders.get("alice", "k") == A
 
 
