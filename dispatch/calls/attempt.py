@@ -42,7 +42,7 @@ from dispatch.messaging.wire import Refusal
 from dispatch.protocol.events import Failure
 from dispatch.resilience.aio import OUTPACED, hedged, retry
 from dispatch.resilience.breaker import BreakerPermit
-from dispatch.resilience.bulkhead import BulkheadGuard, BulkheadPermit
+from dispatch.resilience.bulkhead import BulkheadPermit
 from dispatch.resilience.durations import GROWTH, MAX_MULTIPLE, attempt_deadline
 from dispatch.resilience.rate_limit import REPLACED, RatePermit, Waiter
 from dispatch.resilience.retry import ANSWERED, NoHedgeReason, NoRetryReason, RetryDecision, RetryTarget, may_have_run
@@ -73,25 +73,6 @@ _TOOL_ERROR = Outcome.TOOL_ERROR
 OCCUPIED_AFTER_S = 1.0
 """Seconds after the end of a call from which a thread that still executes its tool counts as hanging. Until then other calls
 wait for its place."""
-
-
-class _OccupiedPlace:
-    """A place in a bulkhead that a thread has after the end of its call."""
-
-    def __init__(self, guard: BulkheadGuard) -> None:
-        self._guard = guard
-        self._is_counted = False
-
-    def begin(self) -> None:
-        """Count the place."""
-        self._is_counted = True
-        self._guard.occupied += 1
-
-    def end(self, timer: asyncio.TimerHandle) -> None:
-        """Count the place no longer; ``timer`` would begin it."""
-        timer.cancel()
-        if self._is_counted:
-            self._guard.occupied -= 1
 
 
 class Admission(msgspec.Struct, eq=False):
@@ -226,9 +207,19 @@ class Admission(msgspec.Struct, eq=False):
         :data:`OCCUPIED_AFTER_S` on."""
         bulkhead = self._guards.bulkhead
         if bulkhead is not None:
-            count = _OccupiedPlace(bulkhead.guard)
-            timer = until.get_loop().call_later(OCCUPIED_AFTER_S, count.begin)
-            until.add_done_callback(lambda _: count.end(timer))
+            guard, is_counted = bulkhead.guard, False
+
+            def begin() -> None:
+                nonlocal is_counted
+                is_counted = True
+                guard.occupied += 1
+
+            def end(_: object) -> None:
+                timer.cancel()
+                guard.occupied -= is_counted
+
+            timer = until.get_loop().call_later(OCCUPIED_AFTER_S, begin)
+            until.add_done_callback(end)
 
     def finish(
         self,
@@ -649,17 +640,12 @@ class Attempt(msgspec.Struct, eq=False):
         if guards.pool is not None and guards.pool.is_balanced:
             self.slowness = guards.record_slowness(now - self.began)
 
-    def attribute_failure(self, *, disconnected: bool, now: float) -> None:
-        """Find where a failure arose, and so which guards count it.
-
-        Args:
-            disconnected: the broker was out of reach at some time since the attempt began.
-            now: on the guards' clock.
-        """
+    def attribute_failure(self, now: float) -> None:
+        """Find where a failure, if the attempt has one, arose, and so which guards count it."""
         error, selected = self.error, self.selected
         if error is None or self.outcome not in FAILURES:
             return
-        if disconnected or not self.sent or selected is None:
+        if not self.sent or selected is None or self._was_disconnected(selected.channel):
             error.origin = Origin.LOCAL
         if error.origin is Origin.LOCAL or selected is None:
             self.counts_for_instance = self.counts_for_tool = False
@@ -675,6 +661,13 @@ class Attempt(msgspec.Struct, eq=False):
             if instance.is_loss_counted:
                 self.counts_for_instance = self.counts_for_tool = False
             instance.is_loss_counted = True
+
+    def _was_disconnected(self, channel: Channel) -> bool:
+        """Return whether the broker was out of reach at some time since the attempt began."""
+        connection, topics = channel.connection, channel.topics
+        return connection.was_disconnected_since(self.began) or (
+            bool(topics) and connection.was_disconnected_since(self.began - PEER_BACK_S, topics)
+        )
 
     def release_instance(self, now: float | None = None) -> None:
         """End the request and return the permits of the balancer and of the instance's breaker; ``now`` as of
@@ -859,7 +852,7 @@ class Attempts:
             if rejection is not None:
                 attempt.reject(error_from_rejection(rejection, call.tool.label))
                 return attempt
-            pool = guards.pool = pool or self._pools.get(call.tool) or await self._pools.open(call.tool, call.deadline)
+            pool = guards.pool = pool or await self._open_pool(call)
             now = self._now()
             if now >= guards.check_at and pool.is_balanced:
                 guards.find_unresponsive(now)
@@ -874,7 +867,9 @@ class Attempts:
                 if settled is not None:
                     attempt.conclude(settled)
                 elif await attempt.read_first_chunk(request, self._now):
-                    self._begin_stream(selected, request)
+                    if not selected.instance.is_named:
+                        selected.channel.streams += 1
+                        selected.channel.record_reply(request.instance, self._now())
                     break
                 else:
                     settled = attempt.conclude_stream()
@@ -888,13 +883,13 @@ class Attempts:
                 ):
                     break
             if call.is_stream and call.stream_deadline is None:
-                self._attribute(attempt)
+                attempt.attribute_failure(self._now())
             else:
                 ended = self._now()
                 self._learn(attempt, ended)
         except DispatchError as error:
             attempt.fail(error)
-            self._attribute(attempt)
+            attempt.attribute_failure(self._now())
         except asyncio.CancelledError as cancelled:
             attempt.is_outpaced = cancelled.args == (OUTPACED,)
             raise
@@ -933,27 +928,19 @@ class Attempts:
         if outcome is _SUCCESS or outcome is _TOOL_ERROR:
             attempt.record_answer(ended)
         else:
-            self._attribute(attempt)
+            attempt.attribute_failure(ended)
         # What times out at one instance while another one answers says nothing about the tool.
         attempt.is_usual = is_usual and outcome in _TIMED and attempt.counts_for_tool
         if attempt.is_usual and guards.hedging is None:
             guards.durations.record(took, ended)
 
-    def _attribute(self, attempt: Attempt) -> None:
-        if attempt.outcome in FAILURES:
-            selected = attempt.selected
-            disconnected = False
-            if selected is not None:
-                connection, topics = selected.channel.connection, selected.channel.topics
-                disconnected = connection.was_disconnected_since(attempt.began) or (
-                    bool(topics) and connection.was_disconnected_since(attempt.began - PEER_BACK_S, topics)
-                )
-            attempt.attribute_failure(disconnected=disconnected, now=self._now())
-
     def _find_ready(self, attempt: Attempt) -> InstancePool | None:
         """Return the pool of an attempt whose request can be sent now: the broker is in reach, and an instance."""
         pool = self._pools.get(attempt.call.tool)
         return pool if pool is not None and pool.connection.connected and _can_send(pool, attempt) else None
+
+    async def _open_pool(self, call: Call) -> InstancePool:
+        return self._pools.get(call.tool) or await self._pools.open(call.tool, call.deadline)
 
     def _has_untried(self, call: Call) -> bool:
         """Whether the service has an instance that no attempt of the call was sent to."""
@@ -979,7 +966,7 @@ class Attempts:
                     raise error_from_disconnection(tool.label, broker.url)
             finally:
                 self._waiting -= 1
-        pool = self._pools.get(tool) or await self._pools.open(tool, deadline)
+        pool = await self._open_pool(call)
         if _can_send(pool, attempt):
             return
         for channel in pool.channels:
@@ -1009,7 +996,7 @@ class Attempts:
                         raise error_from_disconnection(tool.label, broker.url, is_back=True)
                     raise _error_without_instance(tool, pool)
                 await self._await_turn(pool.channels, min(ends, now + DISCOVERY_S))
-                pool = self._pools.get(tool) or await self._pools.open(tool, deadline)
+                pool = await self._open_pool(call)
                 # What has waited for instances of dispatch's own does not go to the shared topic.
                 is_over = self._now() >= ends and not pool.known and any(each.had_instances for each in pool.channels)
         finally:
@@ -1048,12 +1035,6 @@ class Attempts:
                 channel.leave(turn)
                 turn.cancel()
 
-    def _begin_stream(self, selected: SelectedInstance, request: Request) -> None:
-        """The first chunk of a stream has arrived."""
-        if not selected.instance.is_named:
-            selected.channel.streams += 1
-            selected.channel.record_reply(request.instance, self._now())
-
     def _conclude_shared(self, attempt: Attempt, selected: SelectedInstance, settled: Settled) -> None:
         """The request of an attempt at a topic that all instances share has ended."""
         tool, channel = attempt.call.tool, selected.channel
@@ -1086,7 +1067,7 @@ class Attempts:
         """End a repeatable request at a listed topic on which nothing has replied, so that it is sent to another instance:
         once others have replied, and would have answered it in the time that it has ``waited``."""
         if channel.is_served:
-            return
+            return  # since it was last looked at
         if pool.is_served and attempt.call.guards.is_overdue(waited):
             request.settle(Lost(Failure.REPLACED, may_have_run=False))
         else:
@@ -1109,7 +1090,7 @@ class Attempts:
             attempt.sent = was_sent
             attempt.conclude(settled)
             return None
-        pool = call.guards.pool = self._pools.get(call.tool) or await self._pools.open(call.tool, call.deadline)
+        pool = call.guards.pool = await self._open_pool(call)
         attempt.clear(self._now())
         return pool
 
@@ -1182,7 +1163,7 @@ class Attempts:
             replies.close()
         else:
             attempt.conclude_stream()
-            self._attribute(attempt)
+            attempt.attribute_failure(self._now())
         attempt.finish(now)
 
 
