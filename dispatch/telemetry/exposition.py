@@ -365,6 +365,7 @@ class PerRegistry:
     _registry_lock: threading.Lock
 
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         cls._by_registry = WeakKeyDictionary()
         cls._registry_lock = threading.Lock()
 

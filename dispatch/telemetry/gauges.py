@@ -8,8 +8,8 @@ from collections import Counter as Tally
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from statistics import median
-from typing import Final, Literal, Protocol, get_args
-from weakref import WeakKeyDictionary, WeakSet
+from typing import ClassVar, Final, Generic, Protocol, TypeVar, get_args
+from weakref import WeakKeyDictionary
 
 from msgspec.structs import astuple
 from prometheus_client import CollectorRegistry
@@ -27,9 +27,6 @@ from dispatch.resilience.breaker import State
 from dispatch.telemetry import exposition
 from dispatch.telemetry.call_metrics import MAX_INSTANCES, MAX_SERVICES, OTHER_TOOL, Instruments, ToolKey
 from dispatch.telemetry.observers import DURATION_BUCKETS, OTHER, ObservedServer, RunResult, ServedRequestObserver
-
-Role = Literal["caller", "callee"]
-"""``caller``: the sessions of a dispatcher. ``callee``: those of a tool server."""
 
 HANDSHAKE: Final = "handshake"
 """The end of a session that was never open."""
@@ -65,79 +62,141 @@ def _family(name: str, help: str, type: str, *labels: str) -> Family:
     return family
 
 
-def _fill(families: Mapping[str, Family], found: Mapping[Key, float]) -> Iterator[Metric]:
-    """Yield families by their keys, with their values."""
-    for name, family in families.items():
-        yield family(partial(_select, found, name))
+def _gauge(name: str, help: str, *labels: str) -> Family:
+    return _family(name, help, "gauge", *labels)
+
+
+O = TypeVar("O")  # noqa: E741 - an observed object
+
+
+class LiveCollector(exposition.PerRegistry, Collector, Generic[O]):
+    """Reads the objects that report to one registry, from :meth:`add` until :meth:`remove`, or until they are garbage.
+
+    Attributes:
+        families: by their keys.
+    """
+
+    families: ClassVar[Mapping[str, Family]]
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._observed: WeakKeyDictionary[O, str] = WeakKeyDictionary()
+        self._closed: Tally[Key] = Tally()
+        """Counts of the objects that were removed."""
+        self._lock = threading.Lock()  # scrapes run on other threads
+        registry.register(self)
+
+    def add(self, observed: O, role: str = "") -> None:
+        """Read ``observed`` at each scrape.
+
+        Args:
+            role: of a table of sessions: ``caller`` of a dispatcher, ``callee`` of a tool server.
+        """
+        with self._lock:
+            self._observed[observed] = role
+
+    def remove(self, observed: O) -> None:
+        """Stop reading ``observed``. Its counts stay, so that no counter decreases."""
+        with self._lock:
+            role = self._observed.pop(observed, None)
+            if role is not None:
+                self._closed.update(self._count(observed, role))
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the families without their values: a registry checks their names."""
+        return self._fill({})
+
+    def _fill(self, found: Mapping[Key, float]) -> Iterator[Metric]:
+        """Yield the families with their values."""
+        for name, family in self.families.items():
+            yield family(partial(_select, found, name))
+
+    def _count(self, observed: O, role: str) -> Tally[Key]:
+        """Return the counts of an object by the keys of their families and by labels."""
+        return Tally()
 
 
 def _select(found: Mapping[Key, float], name: str) -> exposition.Values:
     return ((key[1:], value) for key, value in found.items() if key[0] == name)
 
 
-class SessionCollector(exposition.PerRegistry, Collector):
+_SESSION_FAMILIES: Final = {
+    "sessions": _gauge(
+        "dispatch_sessions",
+        "Sessions by state: half-open (handshake), open, draining, suspect (probes without an acknowledgement), suspended "
+        "(no connection to the broker). Role caller: of dispatchers; callee: of tool servers.",
+        "role",
+        "state",
+    ),
+    "closed": _family(
+        "dispatch_sessions_closed",
+        "Sessions that have ended, by reason; handshake: never opened. Of role caller, silent and restarted are lost "
+        "instances.",
+        "counter",
+        *("role", "reason"),
+    ),
+    **{name: _family(f"dispatch_session_{name}", text, "counter", "role") for name, text in _COUNTERS.items()},
+    "rejected": _family(
+        "dispatch_session_packets_rejected",
+        "Packets that changed nothing: malformed; unknown (without a session: late, or forged); refused-hello (a handshake "
+        "whose inbox is not allowed, or is another dispatcher's).",
+        "counter",
+        *("role", "reason"),
+    ),
+    "rtt": _gauge(
+        "dispatch_session_rtt_seconds", "Round-trip time of open sessions: median and worst.", "role", "statistic"
+    ),
+    "window": _gauge(
+        "dispatch_session_window_bytes",
+        "Bytes without an acknowledgement that peers allow on each path: the smallest window of an open session.",
+        "role",
+    ),
+    "in_flight": _gauge("dispatch_session_inflight_bytes", "Bytes sent and not yet acknowledged.", "role"),
+    "queued": _gauge("dispatch_session_queued_bytes", "Payload bytes that wait to be sent.", "role"),
+}
+
+
+class SessionCollector(LiveCollector[SessionTable]):
     """Reads the session tables that report to one registry. Those of one role add up."""
 
+    families = _SESSION_FAMILIES
+
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._tables: WeakKeyDictionary[SessionTable, Role] = WeakKeyDictionary()
-        self._roles: set[Role] = set()
-        self._closed: Tally[Key] = Tally()
-        """Counts of the tables that were removed."""
         self._highest: dict[Key, int] = {}
         """The values of the last scrape: a session that ends during one is missing in it, and no counter may decrease."""
-        self._lock = threading.Lock()
-        registry.register(self)
-
-    def add(self, table: SessionTable, role: Role) -> None:
-        """Read ``table`` at each scrape until :meth:`remove`, or until it is garbage."""
-        with self._lock:
-            self._tables[table] = role
-            self._roles.add(role)
-
-    def remove(self, table: SessionTable) -> None:
-        """Stop reading ``table``. Its counts stay, so that no counter decreases."""
-        with self._lock:
-            role = self._tables.pop(table, None)
-            if role is not None:
-                self._closed.update(_count(table, role))
-
-    def describe(self) -> Iterable[Metric]:
-        """Return the families without their values: a registry checks their names."""
-        return _fill(_SESSION_FAMILIES, {})
+        super().__init__(registry)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the families with their present values."""
         with self._lock:  # not held while sessions are read, for which an event loop would wait
-            tables, counted = list(self._tables.items()), Tally(self._closed)
-            roles = list(self._roles)
+            tables, counted = list(self._observed.items()), Tally(self._closed)
+            roles = {key[1] for key in self._highest}
         found: dict[Key, float] = {}
         for table, role in tables:
-            counted.update(_count(table, role))
-        for role in roles:
+            counted.update(self._count(table, role))
+        for role in roles.union(key[1] for key in counted):
             found.update(_measure([table for table, its in tables if its == role], role))
         with self._lock:
             highest = self._highest
             for key, value in counted.items():
                 found[key] = highest[key] = max(highest.get(key, 0), value)
-        yield from _fill(_SESSION_FAMILIES, found)
+        yield from self._fill(found)
+
+    def _count(self, observed: SessionTable, role: str) -> Tally[Key]:
+        # Ended sessions are read first: see SessionTable.forget.
+        table, ended = observed, observed.ended
+        counted: Tally[Key] = Tally()
+        counted.update({("closed", role, reason): ended.reasons.get(reason, 0) for reason in END_REASONS})
+        counted["closed", role, HANDSHAKE] = ended.handshakes
+        rows = [astuple(ended.statistics)]
+        rows += [astuple(each.statistics) for each in _in_pieces(list(table.sessions.values()))]
+        for name, *column in zip(SessionStatistics.__struct_fields__, *rows, strict=True):
+            counted[name, role] = sum(column)
+        for reason, count in zip(REJECTIONS, (table.malformed, table.unknown, table.refused_hellos), strict=True):
+            counted["rejected", role, reason] = count
+        return counted
 
 
-def _count(table: SessionTable, role: Role) -> Tally[Key]:
-    """Return the counts of a table. Ended sessions are read first: see :meth:`SessionTable.forget`."""
-    ended = table.ended
-    counted: Tally[Key] = Tally()
-    counted.update({("closed", role, reason): ended.reasons.get(reason, 0) for reason in END_REASONS})
-    counted["closed", role, HANDSHAKE] = ended.handshakes
-    rows = [astuple(ended.statistics)]
-    rows += [astuple(each.statistics) for each in _in_pieces(list(table.sessions.values()))]
-    for name, *column in zip(SessionStatistics.__struct_fields__, *rows, strict=True):
-        counted[name, role] = sum(column)
-    for reason, count in zip(REJECTIONS, (table.malformed, table.unknown, table.refused_hellos), strict=True):
-        counted["rejected", role, reason] = count
-    return counted
-
-
-def _measure(tables: Iterable[SessionTable], role: Role) -> dict[Key, float]:
+def _measure(tables: Iterable[SessionTable], role: str) -> dict[Key, float]:
     """Return the gauges of a role."""
     sessions: list[Session] = [each for table in tables for each in list(table.sessions.values())]
     found: dict[Key, float] = {("sessions", role, str(state)): 0 for state in SessionState}
@@ -162,46 +221,6 @@ def _in_pieces(sessions: Sequence[Session]) -> Iterator[Session]:
         if at % PIECE == 0:
             time.sleep(exposition.PAUSE_S)
 
-
-_SESSION_FAMILIES: Final = {
-    "sessions": _family(
-        "dispatch_sessions",
-        "Sessions by state: half-open (handshake), open, draining, suspect (probes without an acknowledgement), suspended "
-        "(no connection to the broker). Role caller: of dispatchers; callee: of tool servers.",
-        "gauge",
-        *("role", "state"),
-    ),
-    "closed": _family(
-        "dispatch_sessions_closed",
-        "Sessions that have ended, by reason; handshake: never opened. Of role caller, silent and restarted are lost "
-        "instances.",
-        "counter",
-        *("role", "reason"),
-    ),
-    **{name: _family(f"dispatch_session_{name}", text, "counter", "role") for name, text in _COUNTERS.items()},
-    "rejected": _family(
-        "dispatch_session_packets_rejected",
-        "Packets that changed nothing: malformed; unknown (without a session: late, or forged); refused-hello (a handshake "
-        "whose inbox is not allowed, or is another dispatcher's).",
-        "counter",
-        *("role", "reason"),
-    ),
-    "rtt": _family(
-        "dispatch_session_rtt_seconds",
-        "Round-trip time of open sessions: median and worst.",
-        "gauge",
-        "role",
-        "statistic",
-    ),
-    "window": _family(
-        "dispatch_session_window_bytes",
-        "Bytes without an acknowledgement that peers allow on each path: the smallest window of an open session.",
-        "gauge",
-        "role",
-    ),
-    "in_flight": _family("dispatch_session_inflight_bytes", "Bytes sent and not yet acknowledged.", "gauge", "role"),
-    "queued": _family("dispatch_session_queued_bytes", "Payload bytes that wait to be sent.", "gauge", "role"),
-}
 
 # Gauges of dispatchers: circuit states, queue lengths, instances. They are stored nowhere, so that none can
 # differ from what it describes.
@@ -256,26 +275,14 @@ class SeenFleet(Protocol):
     def quotas(self) -> Mapping[tuple[str, str], tuple[float, float]]: ...
 
 
-class DispatcherCollector(exposition.PerRegistry, Collector):
+class DispatcherCollector(LiveCollector[ObservedDispatcher]):
     """Reads the dispatchers that report to one registry. If there are several circuits for one tool, of dispatchers or of
     versions, the value of a state is the number of circuits in it: the sum over the states is the number of circuits.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._instruments = Instruments.of(registry)
-        self._observed: WeakSet[ObservedDispatcher] = WeakSet()
-        self._lock = threading.Lock()  # scrapes run on other threads
-        registry.register(self)
-
-    def add(self, observed: ObservedDispatcher) -> None:
-        """Read ``observed`` at each scrape until :meth:`remove`, or until it is garbage."""
-        with self._lock:
-            self._observed.add(observed)
-
-    def remove(self, observed: ObservedDispatcher) -> None:
-        """Stop reading ``observed``."""
-        with self._lock:
-            self._observed.discard(observed)
+        super().__init__(registry)
 
     def describe(self) -> Iterable[Metric]:
         """Return the families without their values: a registry checks their names."""
@@ -405,10 +412,6 @@ def _add_up(parts: Iterable[Mapping[tuple[str, str], int]], named: Container[tup
     return total.items()
 
 
-def _gauge(name: str, help: str, *labels: str) -> Family:
-    return _family(name, help, "gauge", *labels)
-
-
 _connected = _gauge("dispatch_broker_connected", "Dispatchers of this process that are connected to their broker.")
 _pending = _gauge("dispatch_pending_requests", "Requests in flight: sent and without a complete reply.")
 _in_flight = _gauge("dispatch_inflight_calls", "Calls in flight, including queued ones.", *ToolKey._fields)
@@ -535,12 +538,12 @@ class ServedRequestMetrics(ServedRequestObserver):
         self._durations[result].observe(seconds)
 
 
-class ServerCollector(exposition.PerRegistry, Collector):
+class ServerCollector(LiveCollector[ObservedServer]):
     """Reads the tool servers that report to one registry. Counts of several servers of one service add up."""
 
+    families = _SERVICE_FAMILIES
+
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._servers: WeakSet[ObservedServer] = WeakSet()
-        self._closed_servers: Tally[Key] = Tally()
         self._durations = exposition.LockFreeHistogram(
             "dispatch_service_duration_seconds",
             "Run time of the tool in its own process, in seconds: ok for a result, error for the tool's own error, stopped "
@@ -550,64 +553,40 @@ class ServerCollector(exposition.PerRegistry, Collector):
             registry=registry,
         )
         self._labelled: set[str] = set()
-        self._lock = threading.Lock()
-        registry.register(self)
+        super().__init__(registry)
 
     def durations(self, service: str) -> dict[RunResult, exposition.HistogramSeries]:
         """Return the series of how long the tool of ``service`` runs, by result."""
         with self._lock:
             if len(self._labelled) < MAX_SERVICES:
                 self._labelled.add(service)
-            label = self._label(service)
+            label = _series_label(service, self._labelled)
         return {result: self._durations.labels(label, result) for result in RESULTS}
 
     def drop_unused(self, service: str) -> None:
         """Remove the series of ``service`` if no server has that id, and none has run a tool."""
         with self._lock:
-            if service not in self._labelled or any(each.service_id == service for each in self._servers):
+            if service not in self._labelled or any(each.service_id == service for each in self._observed):
                 return
             if not any(self._durations.labels(service, result).value for result in RESULTS):
                 self._labelled.discard(service)
                 self._durations.remove_by_labels({"service": service})
 
-    def add(self, server: ObservedServer) -> None:
-        """Read ``server`` at each scrape, until :meth:`remove`."""
-        with self._lock:
-            self._servers.add(server)
-
-    def _label(self, service: str) -> str:
-        """Return the label of a service's series: its name, or ``_OTHER`` for those beyond :data:`MAX_SERVICES`."""
-        return service if service in self._labelled else OTHER
-
-    def remove(self, server: ObservedServer) -> None:
-        """Stop reading ``server``. Its counts stay, so that no counter ever decreases."""
-        with self._lock:
-            if server in self._servers:
-                self._servers.discard(server)
-                self._closed_servers.update(self._counted([server]))
-
-    def describe(self) -> Iterable[Metric]:
-        """Return the families without their values."""
-        return _fill(_SERVICE_FAMILIES, {})
-
     def collect(self) -> Iterator[Metric]:
         """Return the families with their present values."""
         with self._lock:
-            servers = list(self._servers)
-            counted = self._counted(servers)
-            counted.update(self._closed_servers)
-            for each in servers:
+            counted = Tally(self._closed)
+            for each in self._observed:
+                counted.update(self._count(each, ""))
                 for name in _GAUGES:
-                    counted[name, self._label(each.service_id)] += getattr(each, name)
-        return _fill(_SERVICE_FAMILIES, counted)
+                    counted[name, _series_label(each.service_id, self._labelled)] += getattr(each, name)
+        return self._fill(counted)
 
-    def _counted(self, servers: Iterable[ObservedServer]) -> Tally[Key]:
-        """Return the counts of ``servers`` by name, service and, for refusals, reason."""
+    def _count(self, observed: ObservedServer, role: str) -> Tally[Key]:
         found: Tally[Key] = Tally()
-        for each in servers:
-            label = self._label(each.service_id)
-            for name, value in each.counts().items():
-                found[name, label] += value
-            for reason, value in list(each.refused.items()):
-                found["refused", label, reason] += value
+        label = _series_label(observed.service_id, self._labelled)
+        for name, value in observed.counts().items():
+            found[name, label] += value
+        for reason, value in list(observed.refused.items()):
+            found["refused", label, reason] += value
         return found
