@@ -140,6 +140,35 @@ class BoundedSeries(Generic[K, M]):
             return frozenset(self._meters)
 
 
+class HeldSeries(dict[K, M]):
+    """The series that one dispatcher holds, by their labels.
+
+    Args:
+        series: of all dispatchers.
+    """
+
+    def __init__(self, series: BoundedSeries[K, M]) -> None:
+        super().__init__()
+        self._series = series
+
+    def acquire(self, label: K) -> M:
+        """Return the series of ``label``, which are held from now on."""
+        if label not in self:
+            self[label] = self._series.acquire(label)
+        return self[label]
+
+    def release(self, label: K, *, is_removed: bool = True) -> None:
+        """Release the series of ``label`` if they are held; see :meth:`BoundedSeries.release`."""
+        meter = self.pop(label, None)
+        if meter is not None:
+            self._series.release(meter.label, is_removed=is_removed)
+
+    def release_all(self) -> None:
+        """Release all series; their counts stay."""
+        for label in list(self):
+            self.release(label, is_removed=False)
+
+
 # The metrics that calls record: counters and histograms, one set for each registry.
 #
 # All dispatchers of a process that share a registry share its metrics: their counts add up, and no counter decreases when a

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Protocol, TypeVar
 
 import msgspec
+from prometheus_client import CollectorRegistry
 
 from dispatch._internal import excerpt
 from dispatch.errors import USER_RATE_LIMIT, DispatchError, Outcome
@@ -19,9 +20,8 @@ from dispatch.result import CallResult
 from dispatch.telemetry import observers
 from dispatch.telemetry.call_metrics import (
     OTHER_TOOL,
+    HeldSeries,
     Instruments,
-    ServiceMeter,
-    SourceMeter,
     ToolKey,
     ToolMeter,
     VersionMeter,
@@ -207,6 +207,41 @@ class CallRecorder(Protocol):
         """Forget a tool that was removed from the catalogue."""
 
 
+class _DispatcherMetrics:
+    """What one dispatcher uses of the metrics of a registry.
+
+    Attributes:
+        tools, services, sources: the series that it holds.
+        versions: likewise, of the versions of each tool.
+        tables: its tables of sessions.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.instruments = Instruments.of(registry)
+        self.collector = DispatcherCollector.of(registry)
+        self.sessions = SessionCollector.of(registry)
+        self.tools = HeldSeries(self.instruments.tools)
+        self.services = HeldSeries(self.instruments.services)
+        self.sources = HeldSeries(self.instruments.sources)
+        self.versions: dict[ToolKey, HeldSeries[str, VersionMeter]] = {}
+        self.tables: list[SessionTable] = []
+        self.observed: ObservedDispatcher | None = None
+
+    def close(self) -> None:
+        """End the observation: gauges are no longer read, counters stay."""
+        if self.observed is not None:
+            self.collector.remove(self.observed)
+        for table in self.tables:
+            self.sessions.remove(table)
+        for versions in self.versions.values():
+            versions.release_all()
+        self.tools.release_all()
+        self.services.release_all()
+        self.sources.release_all()
+        self.tables.clear()
+        self.versions.clear()
+
+
 class TelemetryDispatcherObserver(observers.DispatcherObserver):
     """Observes one dispatcher.
 
@@ -231,30 +266,17 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
         self._events = events
         self._transition_log = TransitionLogger(logger, clock)
         self._tracing = CallTracing(settings, client_id, clock()) if settings.traces != "off" else None
-        self._instruments: Instruments | None = None
-        self._collector: DispatcherCollector | None = None
-        self._sessions: SessionCollector | None = None
-        self._tables: list[SessionTable] = []
-        self._observed: ObservedDispatcher | None = None
-        self._tools: dict[ToolKey, ToolMeter] = {}
-        self._versions: dict[tuple[ToolKey, str], VersionMeter] = {}
-        self._services: dict[str, ServiceMeter] = {}
-        self._sources: dict[str, SourceMeter] = {}
+        self._metrics = _DispatcherMetrics(registry_of(settings)) if settings.metrics else None
         self._rejected_sources: set[str] = set()
         """Sources of rejected reloads that are not in force, so that they are never removed."""
         self._reported: dict[tuple[type, str], frozenset[object]] = {}
-        if settings.metrics:
-            registry = registry_of(settings)
-            self._instruments = Instruments.of(registry)
-            self._collector = DispatcherCollector.of(registry)
-            self._sessions = SessionCollector.of(registry)
 
     def attach(self, dispatcher: ObservedDispatcher) -> None:
-        if self._collector is not None:
-            self._observed = dispatcher
+        if self._metrics is not None:
+            self._metrics.observed = dispatcher
             for source in dispatcher.sources():
-                self._source_meter(source.id)
-            self._collector.add(dispatcher)
+                self._metrics.sources.acquire(source.id)
+            self._metrics.collector.add(dispatcher)
 
     # -- tools and services -------------------------------------------------------------------------------------
 
@@ -262,48 +284,38 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
         return None if self._recorder is None else self._recorder.record_calls(label, version, service)
 
     def observe_tool(self, label: str, version: str | None = None, service: str = "") -> observers.CallObserver:
-        key = ToolKey(label, service)
-        meter = self._tool_meter(key)
-        if meter is None or self._instruments is None:
+        metrics = self._metrics
+        if metrics is None:
             return _ToolCalls(label, self._tracing)
+        key = ToolKey(label, service)
+        meter = metrics.tools.acquire(key)
         version_meter = None
         if version is not None:
-            version_meter = self._versions.get((key, version))
-            if version_meter is None:
-                version_meter = self._versions[key, version] = meter.versions.acquire(version)
-        return _MeasuredCalls(label, self._tracing, self._instruments, meter, version_meter)
-
-    def _tool_meter(self, key: ToolKey) -> ToolMeter | None:
-        meter = self._tools.get(key)
-        if meter is None and self._instruments is not None:
-            meter = self._tools[key] = self._instruments.tools.acquire(key)
-        return meter
+            version_meter = metrics.versions.setdefault(key, HeldSeries(meter.versions)).acquire(version)
+        return _MeasuredCalls(label, self._tracing, metrics.instruments, meter, version_meter)
 
     def observe_service(self, id: str) -> Mapping[Disposition, observers.Counter] | None:
-        meter = self._services.get(id)
-        if meter is None and self._instruments is not None:
-            meter = self._services[id] = self._instruments.services.acquire(id)
-        return None if meter is None else meter.replies
+        return None if self._metrics is None else self._metrics.services.acquire(id).replies
 
     def observe_sessions(self, table: SessionTable) -> None:
-        if self._sessions is not None:
-            self._tables.append(table)
-            self._sessions.add(table, "caller")
+        if self._metrics is not None:
+            self._metrics.tables.append(table)
+            self._metrics.sessions.add(table, "caller")
 
     def release_sessions(self, table: SessionTable) -> None:
         """Stop reading the sessions of ``table``; their counts stay. Idempotent."""
-        if self._sessions is not None and table in self._tables:
-            self._tables.remove(table)
-            self._sessions.remove(table)
+        if self._metrics is not None and table in self._metrics.tables:
+            self._metrics.tables.remove(table)
+            self._metrics.sessions.remove(table)
 
     def on_unknown_tool(self, name: str, error: DispatchError, now: float, user: str = "") -> None:
         """Observe the call of a tool that is in no catalogue. Metrics count it under ``_OTHER``."""
-        meter = self._tool_meter(OTHER_TOOL)
-        if meter is not None and self._instruments is not None:
+        if self._metrics is not None:
+            meter = self._metrics.tools.acquire(OTHER_TOOL)
             meter.in_flight += 1
             if error.policy_refusal:
                 meter.record_refusal()
-                self._instruments.record_refused_call(user, error.policy_refusal)
+                self._metrics.instruments.record_refused_call(user, error.policy_refusal)
             else:
                 meter.record_call(error.outcome, 0.0)
         if self._recorder is not None:
@@ -318,44 +330,26 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
     def release_tool(self, label: str) -> None:
         if self._recorder is not None:
             self._recorder.forget_tool(label)
-        for key in [key for key in self._tools if key.tool == label]:
-            meter = self._tools.pop(key)
-            if self._instruments is not None:
-                self._instruments.tools.release(meter.label, is_removed=True)
+        if self._metrics is not None:
+            for key in list(self._metrics.tools):
+                if key.tool == label:
+                    self._metrics.versions.pop(key, None)
+                    self._metrics.tools.release(key)
 
     def release_version(self, label: str, version: str) -> None:
-        for key, its in list(self._versions):
-            if (key.tool, its) == (label, version):
-                self._release_version(key, version, is_removed=True)
-
-    def _release_version(self, key: ToolKey, version: str, *, is_removed: bool) -> None:
-        meter = self._versions.pop((key, version), None)
-        if meter is not None and key in self._tools:
-            self._tools[key].versions.release(meter.label, is_removed=is_removed)
+        if self._metrics is not None:
+            for key, held in self._metrics.versions.items():
+                if key.tool == label:
+                    held.release(version)
 
     def release_service(self, id: str) -> None:
-        meter = self._services.pop(id, None)
-        if meter is not None and self._instruments is not None:
-            self._instruments.services.release(meter.label, is_removed=True)
+        if self._metrics is not None:
+            self._metrics.services.release(id)
 
     def close(self) -> None:
         """End the observation: gauges are no longer read, counters stay."""
-        if self._collector is not None and self._observed is not None:
-            self._collector.remove(self._observed)
-        for table in list(self._tables):
-            self.release_sessions(table)
-        for key in list(self._versions):
-            self._release_version(*key, is_removed=False)
-        if self._instruments is not None:
-            for meter in self._tools.values():
-                self._instruments.tools.release(meter.label, is_removed=False)
-            for each in self._services.values():
-                self._instruments.services.release(each.label, is_removed=False)
-            for source in self._sources.values():
-                self._instruments.sources.release(source.label, is_removed=False)
-        self._tools.clear()
-        self._services.clear()
-        self._sources.clear()
+        if self._metrics is not None:
+            self._metrics.close()
         self._reported.clear()
 
     # -- changes ------------------------------------------------------------------------------------------------
@@ -371,16 +365,14 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
         *,
         service: str = "",
     ) -> None:
-        meter = self._tools.get(ToolKey(tool, service))
+        meter = None if self._metrics is None else self._metrics.tools.get(ToolKey(tool, service))
         if meter is not None and instance is None:
             meter.transitions[new]()
-        self._publish(
-            CircuitChanged, tool=tool, instance=instance, old=str(old), new=str(new), reason=reason, version=version
-        )
         where = f"'{tool}'" if version is None else f"'{tool}' {version}"
         if instance is not None:
             where += f" at {instance}"
-        self._transition_log.log(
+        self._report_change(
+            CircuitChanged,
             logging.WARNING if new in _WARNING_STATES else logging.INFO,
             ("circuit", tool, version or "", instance or "", str(new)),
             f"circuit of {where}: {old} to {new} ({reason})",
@@ -393,15 +385,15 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
         )
 
     def on_instance_change(self, service: str, instance: str, change: str, reason: str) -> None:
-        if self._instruments is not None:
+        if self._metrics is not None:
             if change == "joined":
-                self._instruments.add_instance(service, instance)
+                self._metrics.instruments.add_instance(service, instance)
             elif change == "ejected":
-                self._instruments.record_ejection(service, instance, reason)
+                self._metrics.instruments.record_ejection(service, instance, reason)
             elif change == "left":
-                self._instruments.remove_instance(service, instance)
-        self._publish(InstanceChanged, service=service, instance=instance, change=change, reason=reason)
-        self._transition_log.log(
+                self._metrics.instruments.remove_instance(service, instance)
+        self._report_change(
+            InstanceChanged,
             logging.WARNING if change in ("ejected", "unresponsive") else logging.INFO,
             ("instance", service, instance, change),
             f"instance {instance} of {service}: {change} ({reason})",
@@ -468,7 +460,7 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
 
     def on_reload_rejected(self, sources: Collection[str], tools: int, problem: str) -> None:
         for source in sources:
-            if source not in self._sources:
+            if self._metrics is None or source not in self._metrics.sources:
                 self._rejected_sources.add(source)
             self._count_reload(source, is_successful=False)
         shown = ", ".join(sorted(sources))
@@ -484,10 +476,10 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
     def on_source_changed(self, source: str, old: str, new: str, problem: str = "") -> None:
         """Observe that a source changed its state, or has another problem in the same state. The series of a removed source
         are removed."""
-        self._publish(SourceChanged, source=source, old=old, new=new, problem=problem)
         change = f"still {new}" if old == new else f"{old} to {new}" if old else f"added, {new}"
         reason = f" ({excerpt(problem, MAX_SHOWN_CHARS)})" if problem else ""
-        self._transition_log.log(
+        self._report_change(
+            SourceChanged,
             logging.WARNING if new in ("stale", "failed") else logging.INFO,
             ("source", source, new, problem),
             f"source {excerpt(source)}: {change}{reason}",
@@ -498,8 +490,8 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
         )
         if new == "removed":
             self._forget_source(source)
-        else:
-            self._source_meter(source)
+        elif self._metrics is not None:
+            self._metrics.sources.acquire(source)
 
     def on_refused_items(self, source: str, items: Collection[observers.RefusedItem]) -> None:
         """Report the items that were not refused before."""
@@ -534,24 +526,15 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
 
         self._report(source, changes, observers.HeldChange, ChangeHeld, describe)
 
-    def _source_meter(self, source: str) -> SourceMeter | None:
-        """Return the source's series, which exist from now on; None: metrics are off."""
-        meter = self._sources.get(source)
-        if meter is None and self._instruments is not None:
-            meter = self._sources[source] = self._instruments.sources.acquire(source)
-        return meter
-
     def _count_reload(self, source: str, *, is_successful: bool) -> None:
-        meter = self._source_meter(source)
-        if meter is not None:
-            meter.record_reload(is_successful=is_successful)
+        if self._metrics is not None:
+            self._metrics.sources.acquire(source).record_reload(is_successful=is_successful)
 
     def _forget_source(self, source: str) -> None:
         for kind in (observers.RefusedItem, observers.ShadowedItem, observers.HeldChange):
             self._reported.pop((kind, source), None)
-        meter = self._sources.pop(source, None)
-        if meter is not None and self._instruments is not None:
-            self._instruments.sources.release(meter.label, is_removed=True)
+        if self._metrics is not None:
+            self._metrics.sources.release(source)
 
     def _report(
         self, source: str, items: Collection[T], kind: type[T], event: type[Event], describe: Callable[[T], str]
@@ -577,6 +560,11 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
                 f"{len(new) - MAX_LINES:,} more items of {excerpt(source)} are not listed here; see `dispatch tools`",
                 source=source,
             )
+
+    def _report_change(self, event: type[Event], level: int, key: tuple[str, ...], text: str, **facts: object) -> None:
+        """Publish an event, and log a line with the same facts."""
+        self._publish(event, **facts)
+        self._transition_log.log(level, key, text, **facts)
 
     def _publish(self, event: type[Event], **values: object) -> None:
         if len(self._events):
