@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import contextlib
 import difflib
 import functools
 import inspect
@@ -14,6 +15,7 @@ import re
 import threading
 import time
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
@@ -54,6 +56,14 @@ async def yield_to_others() -> None:
     await asyncio.sleep(0)
 
 
+async def wait_set(event: asyncio.Event, timeout: float | None) -> bool:
+    """Wait until ``event`` is set, for ``timeout`` seconds at most (None: as long as it takes); return whether it is."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout):
+            await event.wait()
+    return event.is_set()
+
+
 # Cancels tasks without hiding the cancellation of the caller.
 
 
@@ -70,8 +80,8 @@ async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
         await asyncio.wait(pending)
 
 
-def retrieve_error(task: asyncio.Task[Any]) -> None:
-    """Retrieve the error of a task that nothing awaits: asyncio logs errors that are never retrieved."""
+def retrieve_error(task: asyncio.Future[Any]) -> None:
+    """Retrieve the error of a task or future that nothing awaits: asyncio logs errors that are never retrieved."""
     if not task.cancelled():
         task.exception()
 
@@ -422,6 +432,16 @@ class Rejection(msgspec.Struct, frozen=True):
 
 
 K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+def remember(known: OrderedDict[K, V], key: K, value: V, limit: int) -> None:
+    """Set a value; of more than ``limit``, the one that was set longest ago is dropped."""
+    known[key] = value
+    known.move_to_end(key)
+    if len(known) > limit:
+        known.popitem(last=False)
+
 
 RETENTION_S = 60.0
 """Seconds that the state of a removed tool is retained at least. A tool that an operator or a deployment deletes and creates

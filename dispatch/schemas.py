@@ -14,7 +14,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 import msgspec
 
-from dispatch._internal import excerpt, is_deeper, join_names, quote_excerpt
+from dispatch._internal import excerpt, is_deeper, join_names, quote_excerpt, remember
 
 if TYPE_CHECKING:
     from jsonschema_rs import ValidationError, Validator
@@ -749,9 +749,7 @@ class ValidatorCache(Generic[T]):
             self._entries.move_to_end(key)
             return entry[1]
         validator = SchemaValidator(self._schema_of(owner))
-        self._entries[key] = (owner, validator)
-        if len(self._entries) > self._limit:
-            self._entries.popitem(last=False)
+        remember(self._entries, key, (owner, validator), self._limit)
         return validator
 
 

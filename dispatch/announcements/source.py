@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from types import NoneType
 from typing import Any, Final
 
-from dispatch._internal import cancel_and_wait, check_instance, explain_keywords
+from dispatch._internal import cancel_and_wait, check_instance, explain_keywords, wait_set
 from dispatch.announcements.messages import DEFAULT_TOPIC, InstanceInfo, Question, question_topic
 from dispatch.announcements.table import AnnouncementTable, Inquiry
 from dispatch.announcements.trust import Trust
@@ -159,9 +159,7 @@ class Announced:
             async with asyncio.timeout_at(began + FIRST_S):
                 while not self._is_found() and (self.table.is_asking or loop.time() < began + SETTLE_S):
                     self._has_progress.clear()
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout_at(None if self.table.is_asking else began + SETTLE_S):
-                            await self._has_progress.wait()
+                    await wait_set(self._has_progress, None if self.table.is_asking else began + SETTLE_S - loop.time())
         self._is_settled = True
 
     def _is_found(self) -> bool:
@@ -238,9 +236,7 @@ class Announced:
         broker, loop = self._connected, asyncio.get_running_loop()
         in_reach_at = loop.time()
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TICK_S):
-                    await self._is_changed.wait()
+            await wait_set(self._is_changed, TICK_S)
             is_connected = broker.is_connected
             self.table.tick(loop.time(), is_connected=is_connected)
             if is_connected and self._is_settled:

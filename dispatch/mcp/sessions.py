@@ -17,7 +17,7 @@ from mcp.client.subscriptions import SubscriptionLost
 from mcp.types import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
-from dispatch._internal import Randomness, cancel_and_wait, excerpt
+from dispatch._internal import Randomness, cancel_and_wait, excerpt, wait_set
 from dispatch.calls.attempt import LEAST_REST
 from dispatch.calls.local import LocalCall, LocalInstance, LocalResult, RefusedCallError
 from dispatch.catalog.versions import is_version
@@ -76,8 +76,6 @@ class Pages:
         self.tools: list[ListedTool] = []
         self.cursor: str | None = None
         self.problem = ""
-        info = client.server_info
-        self.version = info.version if info is not None and is_version(info.version) else None
         self._client = client
         self._followed: set[str] = set()
         self._names: set[str] = set()
@@ -203,12 +201,7 @@ class ToolList:
 
     async def _wait_change(self) -> None:
         is_polled = self._poll or self._is_cut or not self._is_announced
-        timeout = None if not is_polled else max(self._ttl_s or POLL_S, MIN_POLL_S)
-        try:
-            async with asyncio.timeout(timeout):
-                await self._is_changed.wait()
-        except TimeoutError:
-            pass
+        await wait_set(self._is_changed, max(self._ttl_s or POLL_S, MIN_POLL_S) if is_polled else None)
 
     async def _listen(self, client: Client) -> None:
         """Subscribe to changes, again whenever the subscription ends; what changed in between is read."""
@@ -354,9 +347,7 @@ class McpSession:
         Args:
             limit: seconds, at most; None: as long as it takes.
         """
-        with suppress(TimeoutError):
-            async with asyncio.timeout(limit):
-                await self._first.wait()
+        await wait_set(self._first, limit)
 
     # -- use ----------------------------------------------------------------------------------------------------
 
@@ -455,10 +446,7 @@ class McpSession:
                 self._patience = 1 if self._opened_at is not None else min(2 * self._patience, MAX_PATIENCE)
             self._on_change()
             self._is_wanted.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(delay):
-                    await self._is_wanted.wait()
-            is_wanted = self._is_wanted.is_set()
+            is_wanted = await wait_set(self._is_wanted, delay)
             if not is_wanted:
                 wait = min(2 * wait, MAX_RETRY_S)
 

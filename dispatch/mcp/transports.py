@@ -50,7 +50,7 @@ from mcp.types import (
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from dispatch._internal import Clock, excerpt, loop_clock, yield_to_others
+from dispatch._internal import Clock, excerpt, loop_clock, wait_set, yield_to_others
 from dispatch.mcp.conversion import find_address_problem, find_header_problem
 from dispatch.mcp.replies import (
     FAILURES,
@@ -418,12 +418,12 @@ class ServerProcess(asyncio.SubprocessProtocol, MessageStream):
         self._finish()
         if self._stdin is not None:
             self._stdin.close()
-        has_exited = await self._wait_exit(EXIT_S)
+        has_exited = await wait_set(self._exited, EXIT_S)
         if not has_exited:
             signal_group(self.pid, signal.SIGTERM)
-            if not await self._wait_exit(TERM_S):
+            if not await wait_set(self._exited, TERM_S):
                 signal_group(self.pid, signal.SIGKILL)
-                await self._wait_exit(TERM_S)
+                await wait_set(self._exited, TERM_S)
         signal_group(self.pid, signal.SIGKILL)  # its children
         _groups.discard(self.pid)
         self._log.close()
@@ -431,12 +431,6 @@ class ServerProcess(asyncio.SubprocessProtocol, MessageStream):
             end = _describe_end(self._transport.get_returncode()) if has_exited else _CLOSED
             self.reason = end + self.describe_last_line()
         self._transport.close()
-
-    async def _wait_exit(self, timeout: float) -> bool:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                await self._exited.wait()
-        return self._exited.is_set()
 
     def describe_last_line(self) -> str:
         """Return the last line of stderr, for a message; empty: there is none."""

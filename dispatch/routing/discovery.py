@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from dispatch._internal import cancel_and_wait, retrieve_error
+from dispatch._internal import cancel_and_wait, remember, retrieve_error
 from dispatch.errors import TransportError
 from dispatch.messaging.endpoint import Endpoint
 from dispatch.messaging.plain import Correlator, read_properties
@@ -112,9 +113,9 @@ class Discovery:
         """By the endpoint and the instance's own topic."""
         self._instances: dict[CallerSession, SessionInstance] = {}
         """With an open session, those included that get no further requests."""
-        self._probed_at: dict[str, float] = {}
+        self._probed_at: OrderedDict[str, float] = OrderedDict()
         """By the name of an instance with another incarnation that was announced."""
-        self._warn_at: dict[str, float] = {}
+        self._warn_at: OrderedDict[str, float] = OrderedDict()
 
     # -- hello --------------------------------------------------------------------------------------------------
 
@@ -205,7 +206,7 @@ class Discovery:
         now = self._now()
         if now < self._probed_at.get(instance.name, 0.0):
             return
-        _remember(self._probed_at, instance.name, now + PROBE_EVERY_S)
+        remember(self._probed_at, instance.name, now + PROBE_EVERY_S, MAX_INSTANCES)
         instance.session.probe()
         instance.endpoint.wake(instance.session)
         asyncio.get_running_loop().call_later(DOUBT_S, self._report_contradiction, instance, channel.request_queue, now)
@@ -222,7 +223,7 @@ class Discovery:
     def _warn(self, text: str, request_queue: str, name: str) -> None:
         now, about = self._now(), f"{text}{request_queue} {name}"
         if now >= self._warn_at.get(about, 0.0):
-            _remember(self._warn_at, about, now + WARN_EVERY_S)
+            remember(self._warn_at, about, now + WARN_EVERY_S, MAX_INSTANCES)
             logger.warning(text, request_queue, name)
 
     # -- sessions -----------------------------------------------------------------------------------------------
@@ -382,14 +383,6 @@ class Discovery:
 
 def _is_usable(session: CallerSession) -> bool:
     return session.is_open and not session.is_closed and not session.is_peer_draining
-
-
-def _remember(times: dict[str, float], name: str, at: float) -> None:
-    """Set the time of ``name``; of many names, the latest ones."""
-    times.pop(name, None)
-    times[name] = at
-    while len(times) > MAX_INSTANCES:
-        del times[next(iter(times))]
 
 
 def _ignore_failure(_error: TransportError) -> None:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from dispatch._internal import cancel_and_wait
+from dispatch._internal import cancel_and_wait, wait_set
 from dispatch.errors import ErrorType, TransportError
 from dispatch.transports.base import RECONNECT_WAIT_S, ConnectionListener, Security
 from dispatch.transports.errors import closed, describe_refusal, slow_to_open, unreachable
@@ -286,11 +286,6 @@ class ConnectionSupervisor:
         """Whether a client exists."""
         return self._link is not None
 
-    def cancel(self) -> None:
-        """Stop supervising."""
-        if self._task is not None:
-            self._task.cancel()
-
     def abandon(self) -> None:
         """Open no more clients. The event loop of the tasks is closed, so they are not awaited."""
         self._ended = True
@@ -341,9 +336,7 @@ class ConnectionSupervisor:
                     await self._check_busy(error, last)
                     continue
                 if self.down_since is not None:  # the new client is being made: seconds, or it fails
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(OPERATION_TIMEOUT_S):
-                            await self._up.wait()
+                    await wait_set(self._up, OPERATION_TIMEOUT_S)
                 continue
             if generation == self.generation and not self._ended:
                 return opened
@@ -372,11 +365,9 @@ class ConnectionSupervisor:
     async def await_connection(self, deadline: float) -> bool:
         """See :class:`dispatch.transports.base.Transport`."""
         if self.down_since is not None and not self._ended:
-            ends = min(deadline, self.down_since + RECONNECT_WAIT_S)
-            if ends > asyncio.get_running_loop().time():
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout_at(ends):
-                        await self._up.wait()
+            remaining = min(deadline, self.down_since + RECONNECT_WAIT_S) - asyncio.get_running_loop().time()
+            if remaining > 0:
+                await wait_set(self._up, remaining)
         return self.down_since is None and not self._ended
 
     def was_disconnected_since(self, instant: float, topics: Collection[str] = ()) -> bool:
