@@ -460,7 +460,7 @@ async def hedged(
         if second is not None and second.done() and not second.result().sent:
             hedging.refund()
     finally:
-        await _cancel_attempts(first, second)
+        await _cancel_and_wait(first, second)
     return result
 
 
@@ -475,7 +475,7 @@ async def _race(first: asyncio.Task[H], second: asyncio.Task[H]) -> asyncio.Task
     return first
 
 
-async def _cancel_attempts(*tasks: asyncio.Task[H] | None) -> None:
+async def _cancel_and_wait(*tasks: asyncio.Task[Any] | None) -> None:
     """Cancel the running tasks and wait until they have ended, even if the wait is cancelled in turn."""
     running = {task for task in tasks if task is not None and not task.done()}
     cancelled: asyncio.CancelledError | None = None
@@ -559,16 +559,3 @@ class SingleFlight(Generic[T]):
         flight = self._flights.get(key)
         if flight is not None and flight.task is task:
             del self._flights[key]
-
-
-async def _cancel_and_wait(task: asyncio.Task[Any]) -> None:
-    """Cancel ``task`` and wait until it has ended, even if the wait is cancelled in turn."""
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        task.cancel()
-        try:
-            await asyncio.wait((task,))
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
