@@ -294,10 +294,10 @@ async def _shake(url: str, host: str, port: int, context: ssl.SSLContext | None,
             raise ValueError("not a Pulsar frame")
         frame = await reader.readexactly(size)
     (command_size,) = struct.unpack_from(">I", frame)
-    command = dict(_fields(frame[4 : 4 + command_size]))
+    command = dict(read_fields(frame[4 : 4 + command_size]))
     if command.get(1) == _ERROR:
         error = command.get(_ERROR)
-        details = dict(_fields(error)) if isinstance(error, bytes) else {}
+        details = dict(read_fields(error)) if isinstance(error, bytes) else {}
         message = details.get(3, b"")
         said = message.decode(errors="replace")[:300] if isinstance(message, bytes) else ""
         if details.get(2) in (_AUTHENTICATION_ERROR, _AUTHORIZATION_ERROR):
@@ -306,7 +306,7 @@ async def _shake(url: str, host: str, port: int, context: ssl.SSLContext | None,
     if command.get(1) != _CONNECTED:
         raise ValueError("not a Pulsar broker")
     connected = command.get(_CONNECTED)
-    limit = dict(_fields(connected)).get(_MAX_MESSAGE_SIZE) if isinstance(connected, bytes) else None
+    limit = dict(read_fields(connected)).get(_MAX_MESSAGE_SIZE) if isinstance(connected, bytes) else None
     return limit if isinstance(limit, int) and limit > 0 else None
 
 
@@ -356,7 +356,7 @@ def _text(field: int, value: str) -> bytes:
     return _bytes(field, value.encode())
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+def read_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Numbers and byte strings of a message by field number.
 
     Raises:

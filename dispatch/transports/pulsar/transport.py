@@ -17,12 +17,12 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dispatch._internal import cancel_and_wait, loop_clock
+from dispatch._internal import cancel_and_wait, loop_clock, remember, wait_set
 from dispatch.errors import TransportError
 from dispatch.messaging.wire import MAX_MESSAGE_BYTES, PROPERTIES_BYTES, is_inbox, is_reply_inbox
 from dispatch.transports.base import (
@@ -55,6 +55,7 @@ from dispatch.transports.pulsar.client import (
     receive_arrived,
     send_message,
 )
+from dispatch.transports.pulsar.handshake import read_fields
 from dispatch.transports.pulsar.supervisor import SILENT_S, ConnectionSupervisor, TopicHandle
 
 if TYPE_CHECKING:
@@ -560,24 +561,16 @@ another broker, pulsar-client (3.13.0) reconnects the consumer after 90 ms or mo
 before are lost then, although the new broker replies."""
 
 
+_BATCH_SIZE = 6
+
+
 def read_batch(id: Any) -> tuple[tuple[int, int], int] | None:
     """Return the entry of a message id and the messages in it; None: it has no others. The size is in the serialized id
-    alone, the protobuf message ``MessageIdData``, whose fields are whole numbers."""
+    alone, the protobuf message ``MessageIdData``."""
     if id.batch_index() < 0:
         return None
-    data, position, size = id.serialize(), 0, 1
-    while position < len(data):
-        field, value, shift = data[position] >> 3, 0, 0
-        position += 1
-        while True:
-            value |= (data[position] & 0x7F) << shift
-            shift += 7
-            position += 1
-            if data[position - 1] < 0x80:
-                break
-        if field == 6:  # batch_size
-            size = value
-    return None if size < 2 else ((id.ledger_id(), id.entry_id()), size)
+    size = dict(read_fields(id.serialize())).get(_BATCH_SIZE)
+    return ((id.ledger_id(), id.entry_id()), size) if isinstance(size, int) and size > 1 else None
 
 
 class _Batch:
@@ -678,7 +671,7 @@ class DurableSubscription:
         self._last: Any = None
         self._unsure: deque[tuple[float, int, Callable[[], object]]] = deque()
         self._asking: asyncio.Task[None] | None = None
-        self._begun: dict[bytes, None] = {}
+        self._begun: OrderedDict[bytes, None] = OrderedDict()
         """Ids of the last messages that were settled."""
 
     def opening(self, link: PulsarClient) -> None:
@@ -713,9 +706,7 @@ class DurableSubscription:
         """Call ``then`` for the settled message ``id``, unless that was done for a copy: the broker may deliver a message
         again that is not acknowledged yet."""
         if id not in self._begun:
-            self._begun[id] = None
-            if len(self._begun) > MAX_SETTLED:
-                del self._begun[next(iter(self._begun))]
+            remember(self._begun, id, None, MAX_SETTLED)
             then()
 
     def settle(self, then: Callable[[], object]) -> None:
@@ -768,9 +759,7 @@ class DurableSubscription:
 
     async def _answers(self) -> bool | None:
         if self.raw is None:  # messages came while it was being opened
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(OPERATION_TIMEOUT_S):
-                    await self._known.wait()
+            await wait_set(self._known, OPERATION_TIMEOUT_S)
         if self.raw is None or self._link is None:
             return False
         return await self._link.answers(self.raw)

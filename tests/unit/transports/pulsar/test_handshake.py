@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from dispatch.errors import TransportError
 from dispatch.transports.base import Security
 from dispatch.transports.pulsar import handshake
-from dispatch.transports.pulsar.handshake import HEAD_START_S, _fields, find_broker, shake_hands
+from dispatch.transports.pulsar.handshake import HEAD_START_S, find_broker, read_fields, shake_hands
 from tests.helpers.clock import cancel_task, run
 from tests.helpers.handshake_server import CONNECTED, Answer, error, fields, frame, greeter, hang, number, text, varint
 from tests.helpers.run_profile import examples
@@ -353,7 +353,7 @@ FIELDS = st.integers(1, 2**29 - 1)
 @example(b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01")
 def test_any_bytes_are_fields_or_no_message(data: bytes) -> None:
     try:
-        found = list(_fields(data))
+        found = list(read_fields(data))
     except ValueError:
         return
     size = sum(1 + (1 if isinstance(value, int) else 1 + len(value)) for _, value in found)
@@ -363,7 +363,7 @@ def test_any_bytes_are_fields_or_no_message(data: bytes) -> None:
 @given(st.lists(st.tuples(FIELDS, st.one_of(NUMBERS, st.binary(max_size=300)))))
 def test_what_was_written_is_read(written: list[tuple[int, int | bytes]]) -> None:
     data = b"".join(number(key, value) if isinstance(value, int) else text(key, value) for key, value in written)
-    assert list(_fields(data)) == written
+    assert list(read_fields(data)) == written
     assert fields(data) == dict(written), "the reader of the tests agrees"
 
 
@@ -372,7 +372,7 @@ def test_a_message_that_was_cut_off_is_none(key: int, value: bytes) -> None:
     whole = text(key, value)
     for length in range(1, len(whole)):
         with pytest.raises(ValueError, match="not a Protocol Buffers message"):
-            list(_fields(whole[:length]))
+            list(read_fields(whole[:length]))
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=200))
