@@ -78,10 +78,11 @@ from dispatch._internal import (
     explain_keywords,
     scalar_value,
     type_name,
+    wait_set,
 )
 from dispatch.admin import TOKEN_RULE, hash_token, is_loopback, is_usable_token
 from dispatch.admin.http import LOOPBACK_HOSTS, describe_address, list_own_hosts, open_listener, replay, running_app
-from dispatch.catalog import Catalog, ToolDescriptor
+from dispatch.catalog import ToolDescriptor
 from dispatch.dispatcher import BoundTool
 from dispatch.documents import DocumentError, FileWatch, parse_typed, read_regular_file, thaw
 from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError
@@ -553,9 +554,7 @@ class StdioMessages(MessageStream):
     async def _wait_answered(self) -> None:
         while (self._unanswered or self._writing) and self._writer.has_reader:
             self._all_answered.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(READER_CHECK_S):
-                    await self._all_answered.wait()
+            await wait_set(self._all_answered, READER_CHECK_S)
 
     async def _answer(self, id: RequestId, answer: bytes | None) -> None:
         """Write the answer to a request, or record that it has none."""
@@ -643,64 +642,6 @@ _SCHEMAS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-class OwnTools:
-    """The server's own tools: their names, definitions and arguments.
-
-    A tool of the catalogue keeps its name: beside it ``find_tools`` is ``find_all_tools``. ``read_result`` keeps its
-    name, because cut results name it: a handle decides whose result is read.
-    """
-
-    def __init__(self) -> None:
-        self._validators = {name: SchemaValidator(schema) for name, schema in _SCHEMAS.items()}
-
-    def name_of(self, own: str, catalog: Catalog) -> str:
-        """Return the name under which a tool of the server is listed."""
-        name = own if own not in catalog.tools else _OTHER_NAMES[own]
-        while name in catalog.tools:
-            name += "_"
-        return name
-
-    def find_own(self, name: str, catalog: Catalog) -> str | None:
-        """Return the tool of the server that is listed as ``name``; None: it has none."""
-        if name in catalog.tools:
-            return None
-        return next((own for own in (FIND_TOOLS, CALL_TOOL) if name == self.name_of(own, catalog)), None)
-
-    def describe_search(self, catalog: Catalog, number: int) -> list[McpTool]:
-        """Return ``find_tools`` and ``call_tool``.
-
-        Args:
-            number: of tools that can be found.
-        """
-        find, call = self.name_of(FIND_TOOLS, catalog), self.name_of(CALL_TOOL, catalog)
-        return [
-            _describe(
-                FIND_TOOLS,
-                find,
-                f"Find tools for a task among {number:,}: names, descriptions and parameters. Call one with {call}.",
-                annotations=_READ_ONLY,
-            ),
-            _describe(CALL_TOOL, call, f"Call a tool that {find} has shown."),
-        ]
-
-    def describe_read_result(self) -> McpTool:
-        """Return ``read_result``."""
-        return _describe(READ_RESULT, READ_RESULT, ReadResultTool.description, annotations=_READ_ONLY)
-
-    def check(self, own: str, arguments: Mapping[str, Any]) -> None:
-        """Check the arguments of a tool of the server.
-
-        Raises:
-            InvalidArgumentsError: they do not match its schema; the message has every mistake.
-        """
-        mistakes = self._validators[own].find_mistakes(arguments)
-        if mistakes:
-            raise InvalidArgumentsError(
-                ErrorType.INVALID_ARGUMENTS,
-                f"Tool '{own}' was not executed: {join_mistakes(mistakes)}. Correct the arguments.",
-            )
-
-
 def _describe(own: str, name: str, description: str, *, annotations: ToolAnnotations | None = None) -> McpTool:
     return McpTool(name=name, description=description, input_schema=_SCHEMAS[own], annotations=annotations)
 
@@ -723,58 +664,11 @@ def write_found(tools: Iterable[BoundTool]) -> str:
 # Tools of a dispatcher in the form of MCP, and their pages.
 
 
+Search = Literal["auto", "always", "never"]
 MAX_LISTED: Final = 40
 """Tools that are listed without a search: with more of them, models choose worse and their contexts fill up."""
 PAGE_SIZE: Final = 50
 """Tools of a page: more than :data:`MAX_LISTED`, because many clients read the first page only."""
-
-
-class ToolListing:
-    """Lists the tools that a user may call, or the search in their place.
-
-    Args:
-        dispatcher: that has the tools.
-        own_tools: of the server.
-        search: see :class:`dispatch.mcp.server.McpServer`.
-        always: names of tools that are listed also beside a search.
-    """
-
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        own_tools: OwnTools,
-        search: Literal["auto", "always", "never"],
-        always: frozenset[str],
-    ) -> None:
-        self._dispatcher = dispatcher
-        self._own_tools = own_tools
-        self._search = search
-        self._always = always
-
-    async def list_page(self, user: str, cursor: str | None) -> ListToolsResult:
-        """Return a page of the list for ``user``.
-
-        Raises:
-            MCPError: the cursor is none of this server, or the permissions of the user could not be resolved.
-        """
-        try:
-            visible = await self._dispatcher.tools(user=user)
-        except DispatchError as error:  # of any other class of exception a client sees no text
-            raise MCPError(INTERNAL_ERROR, error.message, error.as_dict()) from None
-        catalog = self._dispatcher.catalog
-        own: list[McpTool] = [self._own_tools.describe_read_result()]
-        if self._search == "always" or (self._search == "auto" and len(visible) > MAX_LISTED):
-            own += self._own_tools.describe_search(catalog, len(visible))
-            visible = tuple(tool for tool in visible if tool.name in self._always)
-        listed: dict[str, BoundTool | McpTool] = {each.name: each for each in own} | {
-            each.name: each for each in visible
-        }
-        names, next_cursor = cut_page(listed, cursor)
-        page = [listed[name] for name in names]
-        return ListToolsResult(
-            tools=[describe_tool(each) if isinstance(each, BoundTool) else each for each in page],
-            next_cursor=next_cursor,
-        )
 
 
 def describe_tool(tool: BoundTool) -> McpTool:
@@ -860,8 +754,9 @@ class ListChanges:
         self._remove: tuple[Callable[[], object], ...] = ()
 
     @contextlib.asynccontextmanager
-    async def watch(self) -> AsyncIterator[None]:
-        """Notify clients of changes inside the context; it may be entered several times, once for each transport."""
+    async def watch(self, _server: Server[set[str]]) -> AsyncIterator[set[str]]:
+        """Notify clients of changes inside the context; it may be entered several times, once for each transport. Yields the
+        set of the sessions that are notified."""
         loop = asyncio.get_running_loop()
         if self._watchers == 0:
             self._remove = (
@@ -871,7 +766,7 @@ class ListChanges:
             )
         self._watchers += 1
         try:
-            yield
+            yield set()
         finally:
             self._watchers -= 1
             if self._watchers == 0:
@@ -931,33 +826,89 @@ MAX_PROGRESS_CHARS: Final = 4_000
 """Characters of a chunk in a progress notification. The result has the whole text."""
 
 
-class ToolCalls:
-    """Calls tools for MCP clients. Each failure is a result: the SDK hides the exceptions of handlers from a model.
+class ServedTools:
+    """The tools of a dispatcher for MCP clients: lists those that a user may call, or the search in their place, and calls
+    them. Each failure of a call is a result: the SDK hides the exceptions of handlers from a model.
+
+    A tool of the catalogue keeps its name: beside it ``find_tools`` is ``find_all_tools``. ``read_result`` keeps its
+    name, because cut results name it: a handle decides whose result is read.
 
     Args:
-        dispatcher: that calls them.
-        own_tools: of the server.
+        dispatcher: that has the tools.
+        search: see :class:`dispatch.mcp.server.McpServer`.
+        always: names of tools that are listed also beside a search.
     """
 
-    def __init__(self, dispatcher: Dispatcher, own_tools: OwnTools) -> None:
+    def __init__(self, dispatcher: Dispatcher, search: Search, always: frozenset[str]) -> None:
         self._dispatcher = dispatcher
-        self._own_tools = own_tools
+        self._search = search
+        self._always = always
+        self._validators = {name: SchemaValidator(schema) for name, schema in _SCHEMAS.items()}
+
+    def _name_of(self, own: str) -> str:
+        """Return the name under which a tool of the server is listed."""
+        tools = self._dispatcher.catalog.tools
+        name = own if own not in tools else _OTHER_NAMES[own]
+        while name in tools:
+            name += "_"
+        return name
+
+    async def list_page(self, user: str, cursor: str | None) -> ListToolsResult:
+        """Return a page of the list for ``user``.
+
+        Raises:
+            MCPError: the cursor is none of this server, or the permissions of the user could not be resolved.
+        """
+        try:
+            visible = await self._dispatcher.tools(user=user)
+        except DispatchError as error:  # of any other class of exception a client sees no text
+            raise MCPError(INTERNAL_ERROR, error.message, error.as_dict()) from None
+        own = [_describe(READ_RESULT, READ_RESULT, ReadResultTool.description, annotations=_READ_ONLY)]
+        if self._search == "always" or (self._search == "auto" and len(visible) > MAX_LISTED):
+            find, call = self._name_of(FIND_TOOLS), self._name_of(CALL_TOOL)
+            about = f"Find tools for a task among {len(visible):,}: names, descriptions and parameters."
+            own.append(_describe(FIND_TOOLS, find, f"{about} Call one with {call}.", annotations=_READ_ONLY))
+            own.append(_describe(CALL_TOOL, call, f"Call a tool that {find} has shown."))
+            visible = tuple(tool for tool in visible if tool.name in self._always)
+        listed: dict[str, BoundTool | McpTool] = {each.name: each for each in own}
+        listed |= {each.name: each for each in visible}
+        names, next_cursor = cut_page(listed, cursor)
+        page = [listed[name] for name in names]
+        return ListToolsResult(
+            tools=[describe_tool(each) if isinstance(each, BoundTool) else each for each in page],
+            next_cursor=next_cursor,
+        )
 
     async def call(
         self, context: ServerRequestContext[Any], name: str, arguments: Mapping[str, Any], user: str
     ) -> CallToolResult:
         """Call a tool, of the catalogue or of the server, and return its result."""
-        own = self._own_tools.find_own(name, self._dispatcher.catalog)
+        is_own = name not in self._dispatcher.catalog.tools
         try:
-            if own == CALL_TOOL:
-                self._own_tools.check(CALL_TOOL, arguments)
+            if is_own and name == self._name_of(CALL_TOOL):
+                self._check(CALL_TOOL, arguments)
                 return await self._call_listed(context, arguments["name"], arguments.get("arguments", {}), user)
-            if own == FIND_TOOLS:
-                self._own_tools.check(FIND_TOOLS, arguments)
-                return _write_texts(await self._find(arguments, user))
+            if is_own and name == self._name_of(FIND_TOOLS):
+                self._check(FIND_TOOLS, arguments)
+                limit = arguments.get("limit", 5)
+                found = await self._dispatcher.find(arguments["query"], limit=limit, user=user)
+                return _write_texts(write_found(each.tool for each in found))
             return await self._call_listed(context, name, arguments, user)
         except DispatchError as error:
             return _write_texts(ResultFormatter.format_error(error), is_error=True)
+
+    def _check(self, own: str, arguments: Mapping[str, Any]) -> None:
+        """Check the arguments of a tool of the server.
+
+        Raises:
+            InvalidArgumentsError: they do not match its schema; the message has every mistake.
+        """
+        mistakes = self._validators[own].find_mistakes(arguments)
+        if mistakes:
+            raise InvalidArgumentsError(
+                ErrorType.INVALID_ARGUMENTS,
+                f"Tool '{own}' was not executed: {join_mistakes(mistakes)}. Correct the arguments.",
+            )
 
     async def _call_listed(
         self, context: ServerRequestContext[Any], name: str, arguments: Mapping[str, Any], user: str
@@ -966,7 +917,7 @@ class ToolCalls:
         if name == READ_RESULT:
             # A server whose tools are in the catalogue may have a tool of this name: its handles are not in the store.
             try:
-                self._own_tools.check(READ_RESULT, arguments)
+                self._check(READ_RESULT, arguments)
                 return _write_texts(await ReadResultTool(self._dispatcher.results, user).invoke(**arguments))
             except InvalidArgumentsError:
                 if READ_RESULT not in self._dispatcher.catalog.tools:
@@ -976,10 +927,6 @@ class ToolCalls:
         else:
             result = await self._dispatcher.execute(name, arguments, user=user, by_model=True)
         return self._format(context, result, user)
-
-    async def _find(self, arguments: Mapping[str, Any], user: str) -> str:
-        found = await self._dispatcher.find(arguments["query"], limit=arguments.get("limit", 5), user=user)
-        return write_found(each.tool for each in found)
 
     async def _stream(
         self, context: ServerRequestContext[Any], name: str, arguments: Mapping[str, Any], user: str
@@ -1472,7 +1419,6 @@ class TrimmedHeaders:
 _failures = ExceptionLogger(logging.getLogger("dispatch.mcp"))
 
 UserOf = Callable[[ServerRequestContext[Any]], str]
-Search = Literal["auto", "always", "never"]
 
 
 class _SdkServer(Server[set[str]]):
@@ -1547,16 +1493,14 @@ class McpServer:
             raise ValueError(f"search must be 'auto', 'always' or 'never', not {search!r}")
         self._dispatcher = dispatcher
         self._user = user
-        own_tools = OwnTools()
-        self._listing = ToolListing(dispatcher, own_tools, search, as_set("always", always))
-        self._calls = ToolCalls(dispatcher, own_tools)
+        self._tools = ServedTools(dispatcher, search, as_set("always", always))
         self._changes = ListChanges(dispatcher)
         self.sdk_server: Server[set[str]] = _SdkServer(
             name,
             version=__version__,
             # No cache hints, so that a list is stale at once: tools may change at any time, and the server does not know
             # which clients listen for it.
-            lifespan=self._watch_changes,
+            lifespan=self._changes.watch,
             get_tool_input_schema=self._find_input_schema,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
@@ -1589,12 +1533,6 @@ class McpServer:
         """End the open subscriptions, so that an HTTP server can shut down."""
         self._changes.listen.close()
 
-    @contextlib.asynccontextmanager
-    async def _watch_changes(self, _server: Server[set[str]]) -> AsyncIterator[set[str]]:
-        """Yield the set of the sessions that are notified of changes."""
-        async with self._changes.watch():
-            yield set()
-
     def _user_of(self, context: ServerRequestContext[Any]) -> str:
         if callable(self._user):
             try:
@@ -1605,28 +1543,30 @@ class McpServer:
                 _failures.log("the function that names the user of a request failed", raised)
                 message = f"No tool was executed: the user of the request is not known ({type_name(raised)})."
                 raise MCPError(INTERNAL_ERROR, message) from None
-        token = get_access_token()
-        return self._user if token is None else token.subject or token.client_id
+        return _find_user(self._user)
 
     def _find_input_schema(self, name: str) -> Mapping[str, Any] | None:
         """Return the schema by which the SDK compares ``Mcp-Param`` headers with arguments. Without this function it lists
         all tools for every call."""
-        token = get_access_token()
-        user = self._user if isinstance(self._user, str) else ""
+        user = _find_user(self._user if isinstance(self._user, str) else "")
         try:
-            return self._dispatcher.tool(
-                name, user=user if token is None else token.subject or token.client_id
-            ).parameters
+            return self._dispatcher.tool(name, user=user).parameters
         except DispatchError:
             return None
 
     async def _list_tools(
         self, context: ServerRequestContext[Any], params: PaginatedRequestParams | None
     ) -> ListToolsResult:
-        return await self._listing.list_page(self._user_of(context), None if params is None else params.cursor)
+        return await self._tools.list_page(self._user_of(context), None if params is None else params.cursor)
 
     async def _call_tool(self, context: ServerRequestContext[Any], params: CallToolRequestParams) -> CallToolResult:
-        return await self._calls.call(context, params.name, params.arguments or {}, self._user_of(context))
+        return await self._tools.call(context, params.name, params.arguments or {}, self._user_of(context))
+
+
+def _find_user(otherwise: str) -> str:
+    """Return the user of the bearer token of the request; ``otherwise``: it has none."""
+    token = get_access_token()
+    return otherwise if token is None else token.subject or token.client_id
 
 
 # The file of the bearer tokens of ``dispatch mcp --tokens``.
