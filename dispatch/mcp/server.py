@@ -53,7 +53,6 @@ from mcp_types import (
     ListToolsResult,
     PaginatedRequestParams,
     RequestId,
-    ResourceLink,
     TextContent,
     ToolAnnotations,
     jsonrpc_message_adapter,
@@ -455,7 +454,7 @@ def claim_standard_streams() -> Iterator[tuple[int, int]]:
         os.close(null)
 
 
-class Batch:
+class Batch(msgspec.Struct, eq=False):
     """The answers to a batch, which are written together once all of them are there.
 
     Attributes:
@@ -463,9 +462,8 @@ class Batch:
         expected: number of answers.
     """
 
-    def __init__(self, answers: list[bytes], expected: int) -> None:
-        self.answers = answers
-        self.expected = expected
+    answers: list[bytes]
+    expected: int
 
 
 class StdioMessages(MessageStream):
@@ -979,14 +977,8 @@ def _add_parts(formatted: CallToolResult, result: CallResult) -> None:
 
 def _has_address(part: ContentBlock) -> bool:
     """Whether a link or a resource has an absolute URI: many clients refuse the whole result otherwise."""
-    uri = (
-        part.uri
-        if isinstance(part, ResourceLink)
-        else part.resource.uri
-        if isinstance(part, EmbeddedResource)
-        else "a:"
-    )
-    return _SCHEME.match(uri) is not None
+    resource = part.resource if isinstance(part, EmbeddedResource) else part
+    return _SCHEME.match(getattr(resource, "uri", "a:")) is not None  # other parts have none
 
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -1041,20 +1033,13 @@ _NO_TOKEN: Final = (
 _UNKNOWN_TOKEN: Final = "The bearer token is unknown, or was replaced: ask the operator of this server for another one"
 
 
-class RequiredToken:
-    """ASGI application that refuses requests without a known bearer token, as RFC 6750 says: only one with a token has an
-    error code. MCP's ``resource_metadata`` names an authorization server; there is none.
+def require_token(app: ASGIApp) -> ASGIApp:
+    """Return ``app`` without requests that have no known bearer token: they are refused, as RFC 6750 says: only one with a
+    token has an error code. MCP's ``resource_metadata`` names an authorization server; there is none."""
 
-    Args:
-        app: receives all others.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
         if isinstance(scope.get("user"), AuthenticatedUser):
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
             return
         has_token = Request(scope).headers.get("authorization", "").lower().startswith("bearer ")
         reason = _UNKNOWN_TOKEN if has_token else _NO_TOKEN
@@ -1062,6 +1047,8 @@ class RequiredToken:
         body = _write_error(INVALID_REQUEST, f"{reason}. Nothing was executed.", b"null")
         headers = {"www-authenticate": challenge}
         await Response(body, 401, headers, "application/json")(scope, receive, send)
+
+    return checked
 
 
 _REFUSED_BY: Final = {421: "host", 403: "origin"}
@@ -1325,14 +1312,14 @@ def make_app(
     limited.app = UnreadableRequests(limited.app, security, closing)
     for route in app.routes:
         assert isinstance(route, Route)
-        route.app = ReadBodies(route.app, limited.max_body_size)
+        route.app = read_bodies(route.app, limited.max_body_size)
         if verifier is not None:
-            route.app = RequiredToken(route.app)
+            route.app = require_token(route.app)
     if verifier is not None:
         # The SDK adds them only with the settings of an OAuth server; the last one is the outermost.
         app.add_middleware(AuthContextMiddleware)
         app.add_middleware(AuthenticationMiddleware, backend=BearerAuthBackend(verifier))
-    app.add_middleware(TrimmedHeaders)
+    app.add_middleware(trim_headers)
 
     async def refuse_path(request: Request, _error: Exception) -> Response:
         endpoint = f"{request.scope.get('root_path', '')}{path}"
@@ -1363,54 +1350,42 @@ MAX_DISCARDED: Final = 64 * 1024 * 1024
 """Bytes of a message that are read for the client to see that the message is too large."""
 
 
-class ReadBodies:
-    """ASGI application that reads the body of a request before it passes the request on. The rest of one that is too large
-    is read, too: a connection that is closed before is reset, and its client sees no answer.
+def read_bodies(app: ASGIApp, limit: int) -> ASGIApp:
+    """Return ``app`` with requests whose bodies of at most ``limit`` bytes were read before. The rest of one that is too
+    large is read, too: a connection that is closed before is reset, and its client sees no answer."""
 
-    Args:
-        app: receives all other requests.
-        limit: bytes of a body.
-    """
-
-    def __init__(self, app: ASGIApp, limit: int) -> None:
-        self._app = app
-        self._limit = limit
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def read(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST":
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
             return
         data, size, has_more = bytearray(), 0, True
         while has_more and size <= MAX_DISCARDED:
             part = await receive()
             if part["type"] != "http.request":
                 return  # the client has gone
-            data += part.get("body", b"")[: self._limit - len(data)]
+            data += part.get("body", b"")[: limit - len(data)]
             size += len(part.get("body", b""))
             has_more = part.get("more_body", False)
-        if size <= self._limit:
-            await self._app(scope, replay(bytes(data), receive), send)
+        if size <= limit:
+            await app(scope, replay(bytes(data), receive), send)
             return
-        text = f"The message has more than {self._limit:,} bytes. Nothing was executed: send less, or several messages."
+        text = f"The message has more than {limit:,} bytes. Nothing was executed: send less, or several messages."
         body = _write_error(INVALID_REQUEST, text, find_id(bytes(data)))
         await Response(body, 413, media_type="application/json")(scope, receive, send)
 
+    return read
 
-class TrimmedHeaders:
-    """ASGI application that removes the blanks around the values of headers. They are no part of a value (RFC 9110, section
-    5.5), but httptools keeps those behind it, and the SDK compares ``mcp-name`` and others with the message.
 
-    Args:
-        app: receives all requests.
-    """
+def trim_headers(app: ASGIApp) -> ASGIApp:
+    """Return ``app`` without the blanks around the values of headers. They are no part of a value (RFC 9110, section 5.5),
+    but httptools keeps those behind it, and the SDK compares ``mcp-name`` and others with the message."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def trimmed(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             scope = {**scope, "headers": [(name, value.strip(b" \t")) for name, value in scope["headers"]]}
-        await self._app(scope, receive, send)
+        await app(scope, receive, send)
+
+    return trimmed
 
 
 # An MCP server over the tools of a dispatcher.
