@@ -67,6 +67,7 @@ from dispatch.mcp.replies import (
     is_malformed,
     read_messages,
 )
+from dispatch.resilience.rate_limit import LeakyBucket
 
 # What a server process writes to stderr, in the log: lines of bounded length at a bounded rate.
 
@@ -142,8 +143,7 @@ class StderrLog:
         self._server = server
         self._clock = clock
         self._rest = b""
-        self._permits = float(MAX_BURST)
-        self._filled_at = clock()
+        self._bucket = LeakyBucket(MAX_BURST, LINES_PER_S)
         self._dropped = 0
         self.last = LastLine()
 
@@ -167,17 +167,14 @@ class StderrLog:
 
     def _write(self, line: bytes) -> None:
         now = self._clock()
-        self._permits = min(MAX_BURST, self._permits + (now - self._filled_at) * LINES_PER_S)
-        self._filled_at = now
         text = line.decode("utf-8", "replace").rstrip()
         if not text:
             return
         self.last.add(text, now)
-        if self._permits < 1:
+        if not self._bucket.try_add(1, now):
             self._dropped += 1
             return
         self._report_dropped()
-        self._permits -= 1
         self._logger.info("%s: %s", self._server, excerpt(text, MAX_LINE_CHARS))
 
     def _report_dropped(self) -> None:
@@ -603,10 +600,8 @@ class ServerProcess(asyncio.SubprocessProtocol, MessageStream):
                 self._set_paused(False)
             item = self._unread.popleft()
             message = item.message
-            if isinstance(
-                message, (JSONRPCRequest, JSONRPCNotification)
-            ):  # of a storm, which must not stop the event loop
-                await yield_to_others()
+            if isinstance(message, (JSONRPCRequest, JSONRPCNotification)):
+                await yield_to_others()  # a storm of them must not stop the event loop
             if not isinstance(message, JSONRPCRequest) or not self._asked.is_full:
                 self._asked.record(message)
                 return item
@@ -660,15 +655,10 @@ _CLOSED: Final = "the server has closed its stdin or stdout, and was ended"
 
 
 def _describe_end(status: int | None) -> str:
-    with suppress(ValueError):
-        how = (
-            ""
-            if status is None
-            else f" by {signal.Signals(-status).name}"
-            if status < 0
-            else f" with exit status {status}"
-        )
-        return f"the server has ended{how}"
+    with suppress(ValueError):  # a number that is no signal
+        if status is not None:
+            how = f"by {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
+            return f"the server has ended {how}"
     return "the server has ended"
 
 
@@ -1081,10 +1071,8 @@ class HttpClient(httpx2.AsyncClient):
             return False
         async with self._checking:
             is_refused = self._is_forgotten or await self._is_refused(request, status, "ping")
-            if (
-                not is_refused and status == HTTPStatus.NOT_FOUND and has_id
-            ):  # some servers answer a ping in any session
-                is_refused = await self._is_refused(request, status, "tools/list")
+            if not is_refused and status == HTTPStatus.NOT_FOUND and has_id:
+                is_refused = await self._is_refused(request, status, "tools/list")  # some answer a ping in any session
             if is_refused and not self._is_forgotten:
                 self._is_forgotten = True
                 self._on_unknown() if status < 500 else self._on_unreachable()
