@@ -282,9 +282,7 @@ def render_metrics(
                 yield from (encode_text(piece) for piece in family.text(open_metrics))
             else:
                 others.append(family)
-        yield encoder(
-            SimpleNamespace(collect=lambda: others)
-        )  # in the shape of a registry; ends with OpenMetrics' end mark
+        yield encoder(SimpleNamespace(collect=lambda: others))  # as of a registry; ends with OpenMetrics' end mark
 
     zipped = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, GZIP) if accepts_gzip(accept_encoding) else None
     body = []
@@ -452,10 +450,14 @@ class _LockFreeMetric(Collector, Generic[S]):
         name: of the metric, without a suffix.
         help: description in the exposition.
         labels: label names.
+        create: returns a new series.
         registry: the registry to register with.
     """
 
-    def __init__(self, name: str, help: str, labels: Sequence[str], *, registry: CollectorRegistry) -> None:
+    def __init__(
+        self, name: str, help: str, labels: Sequence[str], create: Callable[[], S], registry: CollectorRegistry
+    ) -> None:
+        self._create: Callable[[], S] = create
         self._name = name
         self._help = help
         self._labels = tuple(labels)
@@ -464,9 +466,6 @@ class _LockFreeMetric(Collector, Generic[S]):
         """The series by their first label. A removal must not search thousands of series of other tools."""
         self._lock = threading.Lock()
         registry.register(self)
-
-    def _make_series(self) -> S:
-        raise NotImplementedError
 
     def _make_family(self, series: Callable[[], Sequence[tuple[tuple[str, ...], S]]]) -> Metric:
         """Return the family; ``series`` is called when the family is read."""
@@ -480,7 +479,7 @@ class _LockFreeMetric(Collector, Generic[S]):
         with self._lock:
             found = self._series.get(values)
             if found is None:
-                found = self._make_series()
+                found = self._create()
                 self._add(values, found)
             return found
 
@@ -525,8 +524,8 @@ class _LockFreeMetric(Collector, Generic[S]):
 class LockFreeCounter(_LockFreeMetric[CounterSeries]):
     """A counter (:class:`CounterSeries`)."""
 
-    def _make_series(self) -> CounterSeries:
-        return CounterSeries()
+    def __init__(self, name: str, help: str, labels: Sequence[str], *, registry: CollectorRegistry) -> None:
+        super().__init__(name, help, labels, CounterSeries, registry)
 
     def mirror(self, histogram: HistogramSeries, *values: str) -> None:
         """Export the number of observations of ``histogram`` as the series with these label values."""
@@ -551,13 +550,9 @@ class LockFreeHistogram(_LockFreeMetric[HistogramSeries]):
     def __init__(
         self, name: str, help: str, labels: Sequence[str], *, buckets: Sequence[float], registry: CollectorRegistry
     ) -> None:
-        self._bounds = tuple(buckets)
         # Formatted as by prometheus-client: queries compare the label `le` as text.
         self._bound_labels = [number(float(each)) for each in (*buckets, math.inf)]
-        super().__init__(name, help, labels, registry=registry)
-
-    def _make_series(self) -> HistogramSeries:
-        return HistogramSeries(self._bounds)
+        super().__init__(name, help, labels, partial(HistogramSeries, tuple(buckets)), registry)
 
     def _make_family(self, series: Callable[[], Sequence[tuple[tuple[str, ...], HistogramSeries]]]) -> Metric:
         def read() -> Iterable[Timed]:

@@ -298,11 +298,8 @@ class DispatcherCollector(LiveCollector[ObservedDispatcher]):
             (_connected, self._connected),
             (_pending, lambda: [((), sum(each.pending for each in self._dispatchers()))]),
             (_in_flight, lambda: ((meter.label, meter.in_flight) for meter in tools.meters())),
-            (_queued, lambda: _add_up((each.queued() for each in self._dispatchers()), tools.labels())),
-            (
-                _abandoned_threads,
-                lambda: _add_up((each.abandoned_threads() for each in self._dispatchers()), tools.labels()),
-            ),
+            (_queued, lambda: self._add_up_tools(lambda each: each.queued())),
+            (_abandoned_threads, lambda: self._add_up_tools(lambda each: each.abandoned_threads())),
             (_circuits, self._circuits),
             (_instances, self._instances),
             (_instance_in_flight, self._instance_in_flight),
@@ -328,11 +325,7 @@ class DispatcherCollector(LiveCollector[ObservedDispatcher]):
                 yield fleet
 
     def _fleet_shares(self) -> exposition.Values:
-        total: Tally[tuple[str, ...]] = Tally()
-        for fleet in self._fleets():
-            for (kind, tool), share in fleet.shares.items():
-                total[fleet.name, kind, tool] += share  # type: ignore[assignment] # a share
-        return total.items()
+        return _add_up(((each.name, *key), share) for each in self._fleets() for key, share in each.shares.items())
 
     def _fleet_quotas(self, which: int) -> exposition.Values:
         return {(each.name, *key): of[which] for each in self._fleets() for key, of in each.quotas.items()}.items()
@@ -387,10 +380,15 @@ class DispatcherCollector(LiveCollector[ObservedDispatcher]):
                 yield _series_label(status.id, named), status
 
     def _add_up_sources(self, count: Callable[[SourceStatus], int]) -> exposition.Values:
-        total: Tally[tuple[str, ...]] = Tally()
-        for label, status in self._sources():
-            total[(label,)] += count(status)
-        return total.items()
+        return _add_up(((label,), count(status)) for label, status in self._sources())
+
+    def _add_up_tools(self, count: Callable[[ObservedDispatcher], Mapping[tuple[str, str], int]]) -> exposition.Values:
+        named = self._instruments.tools.labels()
+        return _add_up(
+            (tool if tool in named else OTHER_TOOL, value)
+            for each in self._dispatchers()
+            for tool, value in count(each).items()
+        )
 
     def _source_up(self) -> exposition.Values:
         is_up: dict[tuple[str, ...], bool] = {}
@@ -404,11 +402,10 @@ def _series_label(label: str, named: Container[str]) -> str:
     return label if label in named else OTHER
 
 
-def _add_up(parts: Iterable[Mapping[tuple[str, str], int]], named: Container[tuple[str, str]]) -> exposition.Values:
-    total: Tally[tuple[str, ...]] = Tally()
-    for part in parts:
-        for tool, value in part.items():
-            total[tool if tool in named else OTHER_TOOL] += value
+def _add_up(found: Iterable[tuple[Key, float]]) -> exposition.Values:
+    total: dict[Key, float] = {}
+    for labels, value in found:
+        total[labels] = total.get(labels, 0) + value
     return total.items()
 
 
