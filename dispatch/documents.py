@@ -193,16 +193,15 @@ def freeze_json(value: object, report: Report) -> Any:
 
 class _Freezer:
     def __init__(self, report: Report) -> None:
-        self._report = report
+        self._report_error = report.add_error
         self._remaining = MAX_VALUES
 
     def freeze(self, value: object, path: str, depth: int) -> Any:
         self._remaining -= 1
         if self._remaining < 0:  # reported once: the loops over lists and objects stop
-            self._report.add_error(
+            return self._report_error(
                 path, f"more than {MAX_VALUES:,} values in one descriptor", "keep data out of the descriptor"
             )
-            return None
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, str):
@@ -250,12 +249,8 @@ class _Freezer:
         try:
             value.encode()
         except UnicodeEncodeError:
-            self._report_error(path, "half of a surrogate pair in a text", "write both halves, or the character")
-            return None
+            return self._report_error(path, "half of a surrogate pair in a text", "write both halves, or the character")
         return str(value)
-
-    def _report_error(self, path: str, problem: str, fix: str) -> None:
-        self._report.add_error(path, problem, fix)
 
 
 def thaw(value: Any) -> Any:
@@ -667,9 +662,8 @@ class FileWatch(Generic[Content]):
         self._closed = threading.Event()
         self.wait: Callable[[float], bool] = self._closed.wait
         self._thread: threading.Thread | None = None
-        self._signature: Signature | None = (
-            None  # the first check reads the file, which may have changed since it was loaded
-        )
+        # The first check reads the file, which may have changed since it was loaded.
+        self._signature: Signature | None = None
         self._content: bytes | None = None
         self._problem = ""
 

@@ -70,20 +70,12 @@ class PolicyError(ValueError):
         return tuple(Problem(self.file, *each) for each in self.mistakes)
 
 
-class _Found(Report):
-    """Collects the mistakes of a policy."""
-
-    def __init__(self) -> None:
-        super().__init__("")
-
-    def raise_all(self) -> None:
-        """Raise the mistakes, those of parts first."""
-        if self.has_errors:
-            found = sorted(
-                ((each.key, each.problem, each.fix) for each in self.problems if each.severity == "error"),
-                key=lambda m: "." not in m[0],
-            )
-            raise PolicyError(*found[0], found[1:]) from None
+def _raise_all(report: Report) -> None:
+    """Raise the mistakes of a policy, those of parts first."""
+    if report.has_errors:
+        errors = [(each.key, each.problem, each.fix) for each in report.problems if each.severity == "error"]
+        first, *others = sorted(errors, key=lambda mistake: "." not in mistake[0])
+        raise PolicyError(*first, others) from None
 
 
 MAX_SECONDS = 7 * 24 * 3600.0
@@ -163,9 +155,9 @@ def check_seconds(value: object, key: str = "timeout") -> float:
         PolicyError: it is no such time.
     """
     if type(value) not in _NUMBERS or not 0 < value <= MAX_SECONDS:  # type: ignore[operator] # perf: in calls
-        found = _Found()
+        found = Report("")
         value = _SECONDS(value, found, key)
-        found.raise_all()
+        _raise_all(found)
     return float(value)  # type: ignore[arg-type] # a number
 
 
@@ -179,7 +171,7 @@ class Settings(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab
     """Prefix of its keys in errors."""
 
     def __post_init__(self) -> None:
-        found = _Found()
+        found = Report("")
         for field, key, rule, default in _checks_of(type(self)):
             value = getattr(self, field)
             if value is not default:  # perf: a policy sets few of its keys
@@ -188,7 +180,7 @@ class Settings(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab
                     msgspec.structs.force_setattr(self, field, read)
         if not found.has_errors:
             self._find_conflicts(found)
-        found.raise_all()
+        _raise_all(found)
 
     def _find_conflicts(self, report: Report) -> None:
         """Add the mistakes of values that are invalid together."""
@@ -715,11 +707,11 @@ def parse_rate_limit(raw: object, key: str = "rate-limit") -> RateLimit:
     Raises:
         PolicyError: the value is not valid; the error's ``key`` begins with ``key``.
     """
-    found = _Found()
+    found = Report("")
     read = _RATE_LIMIT(raw, found, key)
     if raw is None:
         found.add_error(key, "None is neither text nor an object", _OBJECT)
-    found.raise_all()
+    _raise_all(found)
     return read  # type: ignore[no-any-return] # a rule returns anything
 
 
@@ -1013,9 +1005,9 @@ def parse_policy(
     """
     if not isinstance(raw, Mapping):
         raise PolicyError("policy", f"{type(raw).__name__} is not an object", 'write {"timeout": 10}')
-    found = _Found()
+    found = Report("")
     read: Policy = _merge_keys(base, raw, found, "")
-    found.raise_all()
+    _raise_all(found)
     if warn is not None:
         for each in found.problems:
             warn(each.key, each.problem, each.fix)
