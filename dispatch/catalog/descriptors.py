@@ -34,7 +34,7 @@ from dispatch.documents import (
 from dispatch.messaging.wire import TopicError, TopicName
 from dispatch.permissions.grants import check_permission
 from dispatch.policy import repeatable
-from dispatch.schemas import find_value, type_of
+from dispatch.schemas import find_value, split_pointer, type_of
 
 # Errors.
 
@@ -370,8 +370,7 @@ def _list_types(schema: object, root: Mapping[str, Any], steps: int = MAX_STEPS)
     elif values:
         yield from map(type_of, values)
     elif steps and isinstance(reference, str) and reference.startswith("#/"):
-        keys = [key.replace("~1", "/").replace("~0", "~") for key in reference[2:].split("/")]
-        yield from _list_types(find_value(root, keys), root, steps - 1)
+        yield from _list_types(find_value(root, split_pointer(reference[1:])), root, steps - 1)
     elif steps and alternatives:
         for each in alternatives:
             yield from _list_types(each, root, steps - 1)

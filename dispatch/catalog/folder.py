@@ -496,9 +496,8 @@ class FolderWatch:
                     changes, is_outdated = set(), True
                 changed = set() if isinstance(changes, str) else {path for _, path in changes}
                 is_outdated = is_outdated or not paths.directories.isdisjoint(changed) or not paths.is_current()
-                is_due = (
-                    time.monotonic() - reported_at >= RESCAN_S
-                )  # not a timer of the event loop: its time may be virtual
+                # Not a timer of the event loop: its time may be virtual.
+                is_due = time.monotonic() - reported_at >= RESCAN_S
                 if is_outdated or is_due or not all(map(is_editor_file, changed)):
                     reported_at = time.monotonic()
                     try:

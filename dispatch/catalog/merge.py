@@ -619,11 +619,8 @@ def _fix_of_source(given: object) -> str:
     if isinstance(given, type):
         return f"pass an instance, {given.__name__}(…)"
     if isinstance(given, Mapping):
-        return (
-            "use dispatch.McpServers({…})"
-            if "mcpServers" in given
-            else "use dispatch.Catalog.of(services=[…], tools=[…])"
-        )
+        is_configuration = "mcpServers" in given
+        return f"use dispatch.{'McpServers({…})' if is_configuration else 'Catalog.of(services=[…], tools=[…])'}"
     if inspect.ismodule(given):
         return f"wrap it: dispatch.ToolPackage('{given.__name__}')"
     if callable(getattr(given, "invoke", None)):

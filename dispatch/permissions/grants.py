@@ -227,11 +227,8 @@ _MEMBER: Final = documents.require((documents.is_text, "{kind} in place of a tex
 
 
 def _read_member(name: object, report: documents.Report, path: str) -> Any:
-    return (
-        documents.WRONG
-        if _MEMBER(name, report, path) is documents.WRONG
-        else _NAME(name, report, path.rpartition("[")[0])
-    )
+    read = _MEMBER(name, report, path)
+    return read if read is documents.WRONG else _NAME(name, report, path.rpartition("[")[0])
 
 
 _GRANT: Final = documents.require(

@@ -648,9 +648,8 @@ class ConnectionSupervisor:
             self._is_in_doubt |= error.type == ErrorType.UNREACHABLE
             return error
         if generation != self.generation or not self._owner.is_open(handle):
-            await close_opened(
-                raw
-            )  # of a previous client, or closed meanwhile: it would consume messages without a handler
+            # Of a previous client, or closed meanwhile: it would consume messages without a handler.
+            await close_opened(raw)
             return None
         handle.raw = raw
         self._unanswered.pop(handle, None)
