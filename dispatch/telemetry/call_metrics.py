@@ -348,8 +348,8 @@ class SourceMeter:
     def __init__(self, instruments: Instruments, label: str) -> None:
         self.label = label
         self._reloads = {
-            is_successful: instruments.reloads.labels(label, result)
-            for is_successful, result in ((True, "ok"), (False, "failed"))
+            True: instruments.reloads.labels(label, "ok"),
+            False: instruments.reloads.labels(label, "failed"),
         }
         self._is_last_successful = instruments.last_reload_successful
 

@@ -428,34 +428,27 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
                 self._forget_source(source)
             self._rejected_sources.clear()
         shown = ", ".join(sorted(sources))
-        if len(self._events):
-            names = [tuple(islice(each, MAX_NAMES)) for each in (added, changed, removed)]
-            known = {} if fingerprints is None else fingerprints
-            self._events.publish(
-                CatalogChanged(
-                    time.time(),
-                    shown,
-                    True,
-                    tools,
-                    added=names[0],
-                    changed=names[1],
-                    removed=names[2],
-                    added_count=len(added),
-                    changed_count=len(changed),
-                    removed_count=len(removed),
-                    fingerprints={name: known[name] for part in names[:2] for name in part if name in known},
-                )
-            )
-        counts = f"{len(added):,} added, {len(changed):,} changed, {len(removed):,} removed, {tools:,} in force"
+        names = {"added": added, "changed": changed, "removed": removed}
+        counted = {kind: len(each) for kind, each in names.items()}
+        listed = {kind: tuple(islice(each, MAX_NAMES)) for kind, each in names.items()}
+        known = fingerprints or {}
+        self._publish(
+            CatalogChanged,
+            source=shown,
+            ok=True,
+            tools=tools,
+            fingerprints={name: known[name] for name in (*listed["added"], *listed["changed"]) if name in known},
+            **listed,
+            **{f"{kind}_count": count for kind, count in counted.items()},
+        )
+        counts = ", ".join(f"{count:,} {kind}" for kind, count in counted.items()) + f", {tools:,} in force"
         self._transition_log.log(
             logging.INFO,
             ("catalog", shown, counts),
             f"catalogue activated ({shown}): {counts}",
             source=shown,
             tools=tools,
-            added=len(added),
-            changed=len(changed),
-            removed=len(removed),
+            **counted,
         )
 
     def on_reload_rejected(self, sources: Collection[str], tools: int, problem: str) -> None:
