@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -109,8 +109,7 @@ class Announcement(msgspec.Struct, frozen=True, omit_defaults=True):
         Raises:
             MalformedAnnouncementError: it has none.
         """
-        ref: ServiceRef = _decode(_ref_decoder, self.service)
-        return ref
+        return _decode(_ref_decoder, self.service)
 
     def read_service(self) -> dict[str, Any]:
         """Return the descriptor of the service.
@@ -118,8 +117,7 @@ class Announcement(msgspec.Struct, frozen=True, omit_defaults=True):
         Raises:
             MalformedAnnouncementError: it is not an object.
         """
-        service: dict[str, Any] = _decode(_object_decoder, self.service)
-        return service
+        return _decode(_object_decoder, self.service)
 
     def read_tools(self) -> list[dict[str, Any]]:
         """Return the descriptors of the tools; none in a heartbeat.
@@ -162,7 +160,10 @@ _object_decoder: Final = msgspec.json.Decoder(dict[str, Any])
 _list_decoder: Final = msgspec.json.Decoder(list[dict[str, Any]])
 
 
-def _decode(decoder: msgspec.json.Decoder[Any], payload: bytes | msgspec.Raw) -> Any:
+T = TypeVar("T")
+
+
+def _decode(decoder: msgspec.json.Decoder[T], payload: bytes | msgspec.Raw) -> T:
     try:
         return decoder.decode(payload)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -177,7 +178,7 @@ def decode_announcement(payload: bytes) -> Announcement:
     """
     if len(payload) > MAX_BYTES:
         raise MalformedAnnouncementError(f"{len(payload):,} bytes, the limit is {MAX_BYTES:,}")
-    found: Announcement = _decode(_announcement_decoder, payload)
+    found = _decode(_announcement_decoder, payload)
     if not found.instance.id.isprintable():
         raise MalformedAnnouncementError("the id of the instance is not printable")
     number, count = found.part
@@ -191,7 +192,7 @@ def decode_question(payload: bytes) -> Question | None:
     if len(payload) > MAX_BYTES:
         return None
     try:
-        question: Question = _decode(_question_decoder, payload)
+        question = _decode(_question_decoder, payload)
     except MalformedAnnouncementError:
         return None
     return question if question.announce == WHO else None
