@@ -442,13 +442,13 @@ def read_configuration(raw: object, origin: str, environment: Mapping[str, str])
     if servers is raw and isinstance(raw, Mapping):
         others = [key for key, entry in raw.items() if _has_servers(entry)]
         if others:
-            fix = f"rename it to '{SERVERS_KEY}'"
-            return [Problem(origin, excerpt(str(key)), "an unknown key", fix) for key in others]
+            rename = f"rename it to '{SERVERS_KEY}'"
+            return [Problem(origin, excerpt(str(key)), "an unknown key", rename) for key in others]
         if any(isinstance(raw.get(key), str) for key in ("type", "id")):
-            fix = "name the folder that has tool/ and tool-service/, not one of its files"
-            return [Problem(origin, "", "a descriptor of dispatch, not a configuration of MCP servers", fix)]
+            other = "name the folder that has tool/ and tool-service/, not one of its files"
+            return [Problem(origin, "", "a descriptor of dispatch, not a configuration of MCP servers", other)]
+    fix = f'write {{"{SERVERS_KEY}": {{"files": {{"command": "…"}}}}}}'
     if not isinstance(servers, Mapping):
-        fix = f'write {{"{SERVERS_KEY}": {{"files": {{"command": "…"}}}}}}'
         return [Problem(origin, SERVERS_KEY, f"the servers are {describe_kind(servers)}, not an object", fix)]
     found, invalid, warnings = [], [], []
     for name, entry in servers.items():
@@ -460,7 +460,6 @@ def read_configuration(raw: object, origin: str, environment: Mapping[str, str])
             found.append(settings)
             warnings += report.problems
     if not servers:
-        fix = f'write {{"{SERVERS_KEY}": {{"files": {{"command": "…"}}}}}}'
         warnings.append(Problem(origin, SERVERS_KEY, "there are no servers", fix, "warning"))
     return Configuration(tuple(found), tuple(invalid), tuple(warnings))
 

@@ -508,7 +508,10 @@ class StdioMessages(MessageStream):
             if line.strip():
                 await self._read(line)
         message = self._unread.popleft()
-        return SessionMessage(message, self._metadata_of(message))
+        if not isinstance(message, JSONRPCRequest):
+            return SessionMessage(message)
+        unanswered = partial(self._answer, message.id, None)  # it was cancelled
+        return SessionMessage(message, ServerMessageMetadata(on_request_unanswered=unanswered))
 
     async def _read(self, line: bytes) -> None:
         try:
@@ -543,11 +546,6 @@ class StdioMessages(MessageStream):
         if not ids:
             with contextlib.suppress(anyio.BrokenResourceError):
                 await self._write_batch(batch)
-
-    def _metadata_of(self, message: JSONRPCMessage) -> ServerMessageMetadata | None:
-        if not isinstance(message, JSONRPCRequest):
-            return None
-        return ServerMessageMetadata(on_request_unanswered=partial(self._answer, message.id, None))  # it was cancelled
 
     async def _wait_answered(self) -> None:
         while (self._unanswered or self._writing) and self._writer.has_reader:
