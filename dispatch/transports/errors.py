@@ -262,29 +262,26 @@ def sending_failed(name: str, *, topic: str) -> TransportError:
             )
             return _not_executed(ErrorType.PUBLISH_DROPPED, text, 0.1)
         case "AlreadyClosed":
-            return TransportError(
-                ErrorType.CONNECTION_LOST,
-                _failed_send(f"the connection ended while sending to {topic}", may_have_run),
-                may_have_run=may_have_run,
-            )
+            what = f"the connection ended while sending to {topic}"
+            return _failed_send(ErrorType.CONNECTION_LOST, what, may_have_run)
         case _:
-            what = f"sending to {topic} failed ({name})"
-            return TransportError(ErrorType.SEND_FAILED, _failed_send(what, may_have_run), may_have_run=may_have_run)
+            return _failed_send(ErrorType.SEND_FAILED, f"sending to {topic} failed ({name})", may_have_run)
 
 
 def message_rejected(error: Exception, *, topic: str) -> TransportError:
     """Return the error of a message that pulsar-client refuses to publish."""
     what = f"pulsar-client rejects the message to {topic} ({type(error).__name__})"
-    return TransportError(ErrorType.SEND_FAILED, _failed_send(what, may_have_run=False), may_have_run=False)
+    return _failed_send(ErrorType.SEND_FAILED, what, may_have_run=False)
 
 
-def _failed_send(what: str, may_have_run: bool) -> str:
+def _failed_send(type: ErrorType, what: str, may_have_run: bool) -> TransportError:
+    text = f"The tool was not executed: {what}. Use another tool, or report the failure."
     if may_have_run:
-        return (
+        text = (
             f"The tool may have been executed: {what}, and the message may have been sent before. Check its effect "
             "before you call it again, or report the failure."
         )
-    return f"The tool was not executed: {what}. Use another tool, or report the failure."
+    return TransportError(type, text, may_have_run=may_have_run)
 
 
 def _as_clause(text: str) -> str:

@@ -466,9 +466,10 @@ def _hand_over(handed: asyncio.Future[Any], opening: asyncio.Future[Any]) -> Non
         asyncio.get_running_loop().run_in_executor(_threads, _close_quietly, opening.result())
 
 
-def _close_quietly(opened: Any) -> None:
-    with contextlib.suppress(Exception):
-        opened.close()
+def _close_quietly(*opened: Any) -> None:
+    for each in opened:
+        with contextlib.suppress(Exception):
+            each.close()
 
 
 class ClosedHandle:
@@ -545,12 +546,7 @@ def abandon(consumer: Any) -> None:
 async def close_opened(*opened: Any) -> None:
     """Close producers, consumers or readers, one after the other."""
     if any(opened):
-        await asyncio.get_running_loop().run_in_executor(_threads, _close_all, opened)
-
-
-def _close_all(opened: tuple[Any, ...]) -> None:
-    for each in opened:
-        _close_quietly(each)
+        await asyncio.get_running_loop().run_in_executor(_threads, _close_quietly, *opened)
 
 
 def receive_arrived(consumer: Any, limit: int) -> list[Any]:

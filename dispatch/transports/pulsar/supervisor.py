@@ -13,6 +13,8 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+import msgspec
+
 from dispatch._internal import cancel_and_wait, wait_set
 from dispatch.errors import ErrorType, TransportError
 from dispatch.transports.base import RECONNECT_WAIT_S, ConnectionListener, Security
@@ -34,14 +36,11 @@ already and the state of the topic is unknown."""
 T = TypeVar("T")
 
 
-class _Wait:
-    __slots__ = ("delay", "due", "error", "since")
-
-    def __init__(self, now: float, error: TransportError) -> None:
-        self.delay = FIRST_RETRY_S
-        self.since = now
-        self.due = now + FIRST_RETRY_S
-        self.error = error
+class _Wait(msgspec.Struct, eq=False):
+    since: float
+    error: TransportError
+    due: float
+    delay: float = FIRST_RETRY_S
 
 
 class ReopenBackoff(Generic[T]):
@@ -75,7 +74,7 @@ class ReopenBackoff(Generic[T]):
         """Record a failed attempt. Return whether it is the first in a row."""
         wait = self.waits.get(handle)
         if wait is None:
-            self.waits[handle] = _Wait(now, error)
+            self.waits[handle] = _Wait(now, error, now + FIRST_RETRY_S)
             return True
         is_taken_over = error.type in self._transient and now - wait.since < RECONNECT_WAIT_S
         is_brief = is_taken_over or error.type == ErrorType.UNREACHABLE
