@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import functools
 import inspect
 import json
 import logging
 import math
 import os
+import re
 import signal
 import sys
 import traceback
@@ -19,10 +21,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType, MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TextIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TextIO, TypeVar
 
 import msgspec
 import typer
+from typer.models import OptionInfo
 
 from dispatch._internal import cancel_and_wait, join_alternatives
 from dispatch.admin import Admin, check_admin
@@ -467,131 +470,49 @@ def is_servers_file(path: str) -> bool:
 
 @dataclass
 class Settings:
-    """The given options, before and after the command; properties resolve environment and defaults."""
+    """The given options, before and after the command; properties resolve environment and defaults.
 
-    broker: Annotated[
-        str | None,
-        _connection(
-            "--broker",
-            metavar="URL",
-            help=f"pulsar://HOST:PORT or pulsar+ssl://HOST:PORT. Default: DISPATCH_BROKER, else {DEFAULT_BROKER}.",
-        ),
-    ] = None
-    catalog: Annotated[
-        list[str] | None,
-        _connection(
-            "--catalog",
-            metavar="DIR",
-            help="Folder with tool-service/ID.json and tool/NAME.json, or file of MCP servers (mcp.json). May be given "
-            "several times: where two have a tool of the same name, that of the first one is used. Default: "
-            "DISPATCH_CATALOG, else tools/ if it exists.",
-        ),
-    ] = None
-    policy: Annotated[
-        str | None,
-        _connection(
-            "--policy",
-            metavar="FILE",
-            help="JSON file with your policy; policies of services and tools override it (docs/how-to/choose-a-policy.md). "
-            "Default: DISPATCH_POLICY, else none.",
-        ),
-    ] = None
-    grants: Annotated[
-        str | None,
-        _connection(
-            "--grants",
-            metavar="FILE",
-            help="JSON file with the permissions of users (docs/how-to/permissions.md). "
-            "Default: DISPATCH_GRANTS, else none: tools with permissions are refused.",
-        ),
-    ] = None
-    token_file: Annotated[
-        str | None,
-        _connection(
-            "--token-file",
-            metavar="FILE",
-            help="File with the authentication token. Default: DISPATCH_TOKEN, else DISPATCH_TOKEN_FILE.",
-        ),
-    ] = None
-    trust_certs: Annotated[
-        str | None,
-        _connection(
-            "--trust-certs",
-            metavar="PEM",
-            help="Trusted CA certificates for pulsar+ssl://. Default: DISPATCH_TRUST_CERTS, else the system's.",
-        ),
-    ] = None
-    trustgraph: Annotated[
-        bool,
-        _connection(
-            "--trustgraph",
-            help="Use the tools in TrustGraph's configuration, through the broker. They come after those of --catalog.",
-        ),
-    ] = False
-    workspace: Annotated[
-        str | None,
-        _connection(
-            "--workspace",
-            metavar="NAME",
-            help=f"Workspace in TrustGraph's configuration; '*': all. Implies --trustgraph. Default: {DEFAULT_WORKSPACE}.",
-        ),
-    ] = None
-    announced: Annotated[
-        bool,
-        _connection(
-            "--announced",
-            help="Use the tools of services that announce themselves on the broker. They come after all others. Default if "
-            f"there is no other source. Topic: DISPATCH_ANNOUNCEMENTS, else {DEFAULT_TOPIC}.",
-        ),
-    ] = False
-    trust: Annotated[
-        str | None,
-        _connection(
-            "--trust",
-            metavar="FILE",
-            help="JSON file that says which announced services are trusted (docs/how-to/announce-services.md). Implies "
-            "--announced. Default: DISPATCH_TRUST, else all in the namespaces of TrustGraph's tenant.",
-        ),
-    ] = None
-    approvals: Annotated[
-        str | None,
-        _connection(
-            "--approvals",
-            metavar="FILE",
-            help="File of approved definitions, of connect(approvals=FILE). Default: DISPATCH_APPROVALS, else none.",
-        ),
-    ] = None
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Write the log and tracebacks of errors to stderr.")
-    ] = False
-    admin: Annotated[
-        str | None,
-        _admin(
-            "--admin",
-            metavar="HOST:PORT",
-            envvar="DISPATCH_ADMIN",
-            help="Serve health, metrics for Prometheus, the admin API and the console at http://HOST:PORT; 0: any free "
-            "port.",
-        ),
-    ] = None
-    admin_tokens: Annotated[
-        str | None,
-        _admin(
-            "--admin-tokens",
-            metavar="FILE",
-            envvar="DISPATCH_ADMIN_TOKENS",
-            help='JSON file of bearer tokens, {"read": {"USER": "TOKEN"}, "act": {…}}. Required if other machines reach '
-            "HOST.",
-        ),
-    ] = None
-    peer: Annotated[
-        list[str] | None,
-        _admin(
-            "--peer",
-            metavar="URL",
-            help="Admin endpoint of another process, for the console; repeatable. Those of announced services are found.",
-        ),
-    ] = None
+    Attributes:
+        broker (URL): pulsar://HOST:PORT or pulsar+ssl://HOST:PORT. Default: DISPATCH_BROKER, else pulsar://localhost:6650.
+        catalog (DIR): Folder with tool-service/ID.json and tool/NAME.json, or file of MCP servers (mcp.json). May be given
+            several times: where two have a tool of the same name, that of the first one is used. Default: DISPATCH_CATALOG,
+            else tools/ if it exists.
+        policy (FILE): JSON file with your policy; policies of services and tools override it
+            (docs/how-to/choose-a-policy.md). Default: DISPATCH_POLICY, else none.
+        grants (FILE): JSON file with the permissions of users (docs/how-to/permissions.md). Default: DISPATCH_GRANTS, else
+            none: tools with permissions are refused.
+        token_file (FILE): File with the authentication token. Default: DISPATCH_TOKEN, else DISPATCH_TOKEN_FILE.
+        trust_certs (PEM): Trusted CA certificates for pulsar+ssl://. Default: DISPATCH_TRUST_CERTS, else the system's.
+        trustgraph: Use the tools in TrustGraph's configuration, through the broker. They come after those of --catalog.
+        workspace (NAME): Workspace in TrustGraph's configuration; '*': all. Implies --trustgraph. Default: default.
+        announced: Use the tools of services that announce themselves on the broker. They come after all others. Default if
+            there is no other source. Topic: DISPATCH_ANNOUNCEMENTS, else notify:tg:tool-descriptors.
+        trust (FILE): JSON file that says which announced services are trusted (docs/how-to/announce-services.md). Implies
+            --announced. Default: DISPATCH_TRUST, else all in the namespaces of TrustGraph's tenant.
+        approvals (FILE): File of approved definitions, of connect(approvals=FILE). Default: DISPATCH_APPROVALS, else none.
+        verbose: Write the log and tracebacks of errors to stderr.
+        admin (HOST:PORT): Serve health, metrics for Prometheus, the admin API and the console at http://HOST:PORT; 0: any
+            free port.
+        admin_tokens (FILE): JSON file of bearer tokens, {"read": {"USER": "TOKEN"}, "act": {…}}. Required if other machines
+            reach HOST.
+        peer (URL): Admin endpoint of another process, for the console; repeatable. Those of announced services are found.
+    """
+
+    broker: Annotated[str | None, _connection()] = None
+    catalog: Annotated[list[str] | None, _connection()] = None
+    policy: Annotated[str | None, _connection()] = None
+    grants: Annotated[str | None, _connection()] = None
+    token_file: Annotated[str | None, _connection()] = None
+    trust_certs: Annotated[str | None, _connection()] = None
+    trustgraph: Annotated[bool, _connection()] = False
+    workspace: Annotated[str | None, _connection()] = None
+    announced: Annotated[bool, _connection()] = False
+    trust: Annotated[str | None, _connection()] = None
+    approvals: Annotated[str | None, _connection()] = None
+    verbose: Annotated[bool, typer.Option("--verbose", "-v")] = False
+    admin: Annotated[str | None, _admin(envvar="DISPATCH_ADMIN")] = None
+    admin_tokens: Annotated[str | None, _admin(envvar="DISPATCH_ADMIN_TOKENS")] = None
+    peer: Annotated[list[str] | None, _admin()] = None
     can_be_announced: bool = False
     """Whether the command has the option ``--announced``."""
 
@@ -787,42 +708,70 @@ def _read_certificates(name: str) -> bytes:
     return read_regular_file(name, MAX_CERTIFICATES_BYTES, "")[0]
 
 
-_OPTIONS = typing.get_type_hints(Settings, include_extras=True)
+# Commands: functions whose parameters are options and arguments, described in their docstrings.
+
+
+_ENTRY: Final = re.compile(r"^    (\w+)(?: \((.+?)\))?: ", re.MULTILINE)
+"""Begin of a parameter in a docstring: ``name (METAVAR): help``."""
+
+
+def read_help(docstring: str | None) -> tuple[str, dict[str, tuple[str | None, str]]]:
+    """Return the help in a docstring, and metavar and help of each parameter in its last section, ``Args`` or
+    ``Attributes``."""
+    text, *section = re.split(r"\n\n(?:Args|Attributes):\n", inspect.cleandoc(docstring or ""))
+    _, *parts = _ENTRY.split("".join(section))
+    entries = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    # typer keeps line ends within paragraphs.
+    paragraphs = "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+    return paragraphs, {name: (metavar, " ".join(help.split())) for name, metavar, help in entries}
+
+
+def declare_parameters(command: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a command, or of :class:`Settings`, as typer reads them: options, and arguments where there
+    is no default. Annotations have what the docstring does not say."""
+    hints, (_, described) = typing.get_type_hints(command, include_extras=True), read_help(command.__doc__)
+    annotated: Any = Annotated
+    declared = {}
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name in ("settings", "can_be_announced"):
+            continue
+        kind, *infos = typing.get_args(hints[name]) if typing.get_origin(hints[name]) is Annotated else (hints[name],)
+        default = typer.Argument() if parameter.default is parameter.empty else typer.Option()
+        info: Any = copy.copy(infos[0] if infos else default)
+        if isinstance(info, OptionInfo) and info.default is ...:  # no name is given
+            info.param_decls = (f"--{name.strip('_').replace('_', '-')}",)
+        metavar, help = described.get(name, (None, ""))
+        info.metavar, info.help = metavar or info.metavar, help or info.help
+        declared[name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=annotated[kind, info])
+    return declared
+
+
+_OPTIONS = declare_parameters(Settings)
 
 
 def with_settings(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the named options and ``--verbose`` to a command, which receives ``settings`` in their place."""
+    """Make a function a command: its parameters are those of :func:`declare_parameters`. The named options and
+    ``--verbose`` are added; it receives ``settings`` in their place."""
+    names = (*names, "verbose")
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        hints = typing.get_type_hints(command, include_extras=True)
-        own = [
-            parameter.replace(annotation=hints[parameter.name])
-            for parameter in inspect.signature(command).parameters.values()
-            if parameter.name != "settings"
-        ]
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        added = [
-            inspect.Parameter(name, keyword, default=getattr(Settings, name), annotation=_OPTIONS[name])
-            for name in (*names, "verbose")
-        ]
-        context = inspect.Parameter("context", keyword, annotation=typer.Context)
-        signature = inspect.Signature([p.replace(kind=keyword) for p in own] + added + [context])
+        context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        added = [*(_OPTIONS[name] for name in names), context]
+        signature = inspect.Signature([*declare_parameters(command).values(), *added])
 
         @functools.wraps(command)
         def run(*, context: typer.Context, **values: Any) -> Any:
             root = context.find_root()
             settings = root.obj = root.obj or Settings()
             settings.can_be_announced = "announced" in names
-            for name in (*names, "verbose"):
+            for name in names:
                 given = values.pop(name)
                 if given or name in ADMIN:  # an empty address is a mistake
                     setattr(settings, name, given)
             show_logs(settings.verbose)
             return command(settings=settings, **values)
 
-        # typer keeps line ends within paragraphs.
-        paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
-        run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+        run.__doc__, _ = read_help(command.__doc__)
         run.__signature__ = signature  # type: ignore[attr-defined] # typer reads the options from it
         run.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
         return run

@@ -44,23 +44,9 @@ app.add_typer(cluster_app, name="cluster")
 @with_settings()
 def start(
     settings: Settings,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            "--port",
-            min=0,
-            max=65535,
-            help="Port for clients; 0: any free port.",
-            show_default=str(urlsplit(DEFAULT_BROKER).port),
-        ),
-    ] = None,
-    web_port: Annotated[
-        int | None,
-        typer.Option(
-            "--web-port", min=0, max=65535, help="Port of the admin interface; 0: any free port.", show_default="8080"
-        ),
-    ] = None,
-    wipe: Annotated[bool, typer.Option("--wipe", help="Delete the data of earlier runs.")] = False,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, show_default=str(urlsplit(DEFAULT_BROKER).port))] = None,
+    web_port: Annotated[int | None, typer.Option(min=0, max=65535, show_default="8080")] = None,
+    wipe: bool = False,
     json: Json = False,
 ) -> None:
     """Start a broker in the background, with the tenant and namespaces that dispatch uses; or show the running one.
@@ -72,6 +58,11 @@ def start(
 
     The broker needs Java 17 and Maven, or Docker. The first start downloads Pulsar (233 MiB, about half a minute); later
     starts take 6 to 10 s. It listens on loopback only.
+
+    Args:
+        port: Port for clients; 0: any free port.
+        web_port: Port of the admin interface; 0: any free port.
+        wipe: Delete the data of earlier runs.
     """
     from dispatch.devtools.localbroker import start_detached
 
@@ -115,13 +106,16 @@ Number = Annotated[int, typer.Argument(help="Number of the broker, from 1.")]
 @with_settings()
 def start_cluster(
     settings: Settings,
-    brokers: Annotated[int, typer.Option("--brokers", min=1, max=9, help="Number of brokers.")] = 3,
+    brokers: Annotated[int, typer.Option(min=1, max=9)] = 3,
     json: Json = False,
 ) -> None:
     """Start a cluster in the background on free ports: ZooKeeper, a bookie and brokers; or show the running one.
 
     It needs Java 17 and Maven, 20 to 40 s on an idle machine, and about 1.5 GiB of memory for three brokers. It listens on
     loopback only, and its data are deleted when it stops.
+
+    Args:
+        brokers: Number of brokers.
     """
     from dispatch.devtools.localcluster import start_detached_cluster
 
@@ -166,10 +160,12 @@ def restart_broker(settings: Settings, number: Number) -> None:
 
 @cluster_app.command("unload")
 @with_settings()
-def unload_namespace(
-    settings: Settings, namespace: Annotated[str, typer.Argument(help="For instance tg/request.")]
-) -> None:
-    """Unload a namespace: its topics close, and each bundle of them is assigned to a broker again."""
+def unload_namespace(settings: Settings, namespace: str) -> None:
+    """Unload a namespace: its topics close, and each bundle of them is assigned to a broker again.
+
+    Args:
+        namespace: For instance tg/request.
+    """
     from dispatch.devtools.localcluster import detached_cluster
 
     with detached_cluster(_progress) as cluster:

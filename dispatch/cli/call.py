@@ -51,40 +51,13 @@ from dispatch.schemas import SchemaValidator
 @with_settings("broker", "catalog", "policy", "grants", "announced", "trust", "token_file", "trust_certs")
 def call(
     settings: Settings,
-    tool: Annotated[str, typer.Argument(metavar="TOOL", help="Name of the tool; 'dispatch tools' lists them.")],
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE", help="Arguments, typed by the tool's descriptor. KEY:=JSON passes any JSON value."
-        ),
-    ] = None,
-    arguments: Annotated[
-        str | None,
-        typer.Option(
-            "--arguments",
-            "-a",
-            metavar="JSON|@FILE|-",
-            help="Arguments as a JSON object, from a file, or from stdin. KEY=VALUE overrides them.",
-        ),
-    ] = None,
-    user: Annotated[str, typer.Option("--user", "-u", help="User on whose behalf the tool is called.")] = "",
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            "--timeout",
-            "-t",
-            metavar="SECONDS",
-            help=f"Timeout of the whole call. Default: the tool's policy ({DEFAULT_POLICY.timeout:g} s; a stream "
-            f"{DEFAULT_POLICY.stream_timeout:g} s).",
-        ),
-    ] = None,
-    stream: Annotated[bool, typer.Option("--stream", help="Print chunks of the reply as they arrive.")] = False,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json", help="Print the result as one line of JSON; with --stream, one line per chunk before it."
-        ),
-    ] = False,
+    tool: str,
+    words: Annotated[list[str] | None, typer.Argument()] = None,
+    arguments: Annotated[str | None, typer.Option("--arguments", "-a")] = None,
+    user: Annotated[str, typer.Option("--user", "-u")] = "",
+    timeout: Annotated[float | None, typer.Option("--timeout", "-t")] = None,
+    stream: bool = False,
+    json: bool = False,
 ) -> None:
     """Call a tool and print its result.
 
@@ -102,6 +75,15 @@ def call(
 
     Exit codes: 0 success · 1 the tool's own error · 2 invalid arguments or unknown tool · 3 timeout · 4 transport ·
     5 throttled or rejected · 130 interrupted
+
+    Args:
+        tool (TOOL): Name of the tool; 'dispatch tools' lists them.
+        words (KEY=VALUE): Arguments, typed by the tool's descriptor. KEY:=JSON passes any JSON value.
+        arguments (JSON|@FILE|-): Arguments as a JSON object, from a file, or from stdin. KEY=VALUE overrides them.
+        user: User on whose behalf the tool is called.
+        timeout (SECONDS): Timeout of the whole call. Default: the tool's policy (30 s; a stream 300 s).
+        stream: Print chunks of the reply as they arrive.
+        json: Print the result as one line of JSON; with --stream, one line per chunk before it.
     """
 
     def read(catalog: Catalog) -> dict[str, Any]:

@@ -80,10 +80,8 @@ def tail(
     outcome: _Outcome = "",
     failed: _Failed = False,
     slower_than: _Slower = None,
-    lines: Annotated[
-        int, typer.Option("--lines", "-n", metavar="COUNT", min=0, max=1000, help="Former calls to begin with.")
-    ] = 10,
-    json: Annotated[bool, typer.Option("--json", help="Print each call as one line of JSON.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, max=1000)] = 10,
+    json: bool = False,
 ) -> None:
     """Print a line for each call as it ends, until Ctrl-C.
 
@@ -95,6 +93,10 @@ def tail(
     [bold]dispatch tail 9464 --tool price --slower-than 0.5[/bold]
 
     [bold]dispatch calls show ID 9464[/bold] shows one of them in detail.
+
+    Args:
+        lines (COUNT): Former calls to begin with.
+        json: Print each call as one line of JSON.
     """
     query = _query(tool, user, outcome, failed, slower_than)
     run_async(_tail(settings, urls, token, query, lines, json))
@@ -252,10 +254,8 @@ def calls(
     outcome: _Outcome = "",
     failed: _Failed = False,
     slower_than: _Slower = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="COUNT", min=1, max=1000, help="Calls at most.")] = 30,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the calls, and the processes that do not answer, as one line of JSON.")
-    ] = False,
+    limit: Annotated[int, typer.Option(min=1, max=1000)] = 30,
+    json: bool = False,
 ) -> None:
     """List the latest calls of running dispatchers, the latest one last.
 
@@ -264,6 +264,10 @@ def calls(
     [bold]dispatch calls 9464 --failed[/bold]
 
     [bold]dispatch calls show ID 9464[/bold] shows one of them in detail.
+
+    Args:
+        limit (COUNT): Calls at most.
+        json: Print the calls, and the processes that do not answer, as one line of JSON.
     """
     query = _query(tool, user, outcome, failed, slower_than)
 
@@ -291,16 +295,20 @@ def calls(
 @with_settings("broker", "token_file", "trust_certs", "trust")
 def show(
     settings: Settings,
-    id: Annotated[str, typer.Argument(metavar="ID", help="Id of the call, its request id or its trace id.")],
+    id: str,
     urls: Urls = None,
     token: Token = "",
-    json: Annotated[bool, typer.Option("--json", help="Print the call as one line of JSON.")] = False,
+    json: bool = False,
 ) -> None:
     """Show the timeline of one call: waits and attempts, each with its instance, duration and outcome.
 
     [bold]dispatch calls show 8124 9464[/bold]
 
     Several processes may have calls with this id: each is shown. The exit code is 1 if no process knows it.
+
+    Args:
+        id (ID): Id of the call, its request id or its trace id.
+        json: Print the call as one line of JSON.
     """
 
     async def fetch() -> list[dict[str, Any]]:

@@ -57,29 +57,11 @@ class PlanDetail(StrEnum):
 @with_settings("broker", "catalog", "trustgraph", "workspace", "policy", "grants", "token_file", "trust_certs")
 def check(
     settings: Settings,
-    folders: Annotated[
-        list[str] | None, typer.Argument(metavar="DIR", help="Folders of the descriptors. Default: --catalog.")
-    ] = None,
-    plan: Annotated[
-        PlanDetail,
-        typer.Option(
-            "--plan",
-            help="Effective policy of each tool: values that differ from the defaults, every value, or nothing. --json has "
-            "every value.",
-        ),
-    ] = PlanDetail.SHORT,
-    tool: Annotated[
-        str | None, typer.Option("--tool", metavar="NAME", help="Show every value of this tool only.")
-    ] = None,
-    relay: Annotated[
-        str | None,
-        typer.Option(
-            "--relay",
-            metavar="FILE",
-            help="Check the configuration of 'dispatch relay' with its sources, and show what is forwarded where.",
-        ),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print everything as one line of JSON.")] = False,
+    folders: Annotated[list[str] | None, typer.Argument()] = None,
+    plan: PlanDetail = PlanDetail.SHORT,
+    tool: str | None = None,
+    relay: str | None = None,
+    json: bool = False,
 ) -> None:
     """Check the sources of the catalogue: report every mistake with file, key and fix; then each tool's effective policy.
 
@@ -98,6 +80,14 @@ def check(
     [bold]dispatch check --relay relay.json[/bold]
 
     The exit code is 1 if there is an error; warnings and notes do not count. A broker is used only with --trustgraph.
+
+    Args:
+        folders (DIR): Folders of the descriptors. Default: --catalog.
+        plan: Effective policy of each tool: values that differ from the defaults, every value, or nothing. --json has
+            every value.
+        tool (NAME): Show every value of this tool only.
+        relay (FILE): Check the configuration of 'dispatch relay' with its sources, and show what is forwarded where.
+        json: Print everything as one line of JSON.
     """
     relay_config: RelayConfig | None = None
     sources: list[CheckedSource] = []

@@ -46,16 +46,8 @@ PLAIN_WIDTH = 120
 @with_settings("admin", "broker", "token_file", "trust_certs")
 def demo(
     settings: Settings,
-    seconds: Annotated[
-        float | None,
-        typer.Option(
-            "--seconds",
-            min=5,
-            max=3600,
-            help="Approximate duration; times of the guards are scaled to it. Default: 20.",
-        ),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print only the summary, as one line of JSON.")] = False,
+    seconds: Annotated[float | None, typer.Option(min=5, max=3600)] = None,
+    json: bool = False,
 ) -> None:
     """Watch agents call tools while faults are injected, in four scenarios.
 
@@ -68,6 +60,10 @@ def demo(
 
     Services and agents run in this process. The demo ends by itself; the exit code is 1 if a scenario deviates from the
     expected result.
+
+    Args:
+        seconds: Approximate duration; times of the guards are scaled to it. Default: 20.
+        json: Print only the summary, as one line of JSON.
     """
     from dispatch.devtools.demo import Demo
     from dispatch.devtools.demo.world import DEFAULT_SECONDS

@@ -69,51 +69,14 @@ _STYLES = {"ok": "green", "failed": "red", "warning": "yellow", "skipped": "dim"
 @with_settings("broker", "catalog", "token_file", "trust_certs")
 def doctor(
     settings: Settings,
-    admin: Annotated[
-        str | None,
-        typer.Option(
-            "--admin",
-            metavar="URL",
-            help="URL of the broker's admin interface. Default: port 8080 of the broker's host.",
-        ),
-    ] = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Create missing tenants and namespaces.")] = False,
-    loss: Annotated[bool, _loss_option("--loss", help="Measure message loss instead: about a minute of load.")] = False,
-    sizes: Annotated[
-        str | None,
-        _loss_option(
-            "--sizes",
-            metavar="LIST",
-            help="Reply sizes, separated by commas; k and M are thousands and millions of bytes. "
-            "Default: 120,1k,10k,100k,1M.",
-        ),
-    ] = None,
-    in_flight: Annotated[
-        str | None,
-        _loss_option(
-            "--in-flight",
-            metavar="LIST",
-            help="Numbers of concurrent calls, separated by commas. Default: 1,16,64,256.",
-        ),
-    ] = None,
-    calls: Annotated[
-        int | None,
-        _loss_option(
-            "--calls",
-            metavar="N",
-            min=1,
-            help="Calls per size, number in flight and variant. Default: as many as fit into a share of a minute.",
-        ),
-    ] = None,
-    packet: Annotated[
-        str | None,
-        typer.Option(
-            "--packet",
-            metavar="HEX",
-            help="Decode a packet of a session instead: hexadecimal or base64; -: from stdin. Payloads are shown as sizes.",
-        ),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print everything as one line of JSON.")] = False,
+    admin: str | None = None,
+    fix: bool = False,
+    loss: Annotated[bool, _loss_option()] = False,
+    sizes: Annotated[str | None, _loss_option()] = None,
+    in_flight: Annotated[str | None, _loss_option()] = None,
+    calls: Annotated[int | None, _loss_option(min=1)] = None,
+    packet: str | None = None,
+    json: bool = False,
 ) -> None:
     """Check everything that a call needs: connection, token, tenants and namespaces, a round trip, services.
 
@@ -134,6 +97,18 @@ def doctor(
     [bold]dispatch doctor --loss --sizes 100k --in-flight 64 --calls 10000 --json[/bold] finds rarer losses.
 
     [bold]dispatch doctor --packet 9a01…[/bold] decodes a packet between a dispatcher and an instance, without its secrets.
+
+    Args:
+        admin (URL): URL of the broker's admin interface. Default: port 8080 of the broker's host.
+        fix: Create missing tenants and namespaces.
+        loss: Measure message loss instead: about a minute of load.
+        sizes (LIST): Reply sizes, separated by commas; k and M are thousands and millions of bytes. Default:
+            120,1k,10k,100k,1M.
+        in_flight (LIST): Numbers of concurrent calls, separated by commas. Default: 1,16,64,256.
+        calls (N): Calls per size, number in flight and variant. Default: as many as fit into a share of a minute.
+        packet (HEX): Decode a packet of a session instead: hexadecimal or base64; -: from stdin. Payloads are shown as
+            sizes.
+        json: Print everything as one line of JSON.
     """
     from dispatch.devtools.localbroker import Admin
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import keyword
 import shutil
 from pathlib import Path
-from typing import Annotated, Final
-
-import typer
+from typing import Final
 
 from dispatch.cli.base import CliError, Settings, print_out, with_settings
 from dispatch.cli.targets import replaces_module
@@ -27,11 +25,14 @@ _FILES: Final = {
 @with_settings()
 def init(
     settings: Settings,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the service, of its file and of the folder.")],
+    name: str,
 ) -> None:
     """Create a folder with a service of two functions, its test, its policy and a compose file.
 
     [bold]dispatch init shop && cd shop && pytest && dispatch serve shop.py --watch[/bold]
+
+    Args:
+        name (NAME): Name of the service, of its file and of the folder.
     """
     if not name.isidentifier() or keyword.iskeyword(name) or not name.isascii():
         fix = "use the letters a to z, digits and '_', such as shop"

@@ -248,20 +248,11 @@ _CONNECTION: Final = ("broker", "catalog", "trustgraph", "workspace", "token_fil
 def put(
     settings: Settings,
     item: _Target = None,
-    file: Annotated[
-        str | None, typer.Argument(metavar="FILE", help="The descriptor as JSON or YAML; -: JSON on stdin.")
-    ] = None,
+    file: Annotated[str | None, typer.Argument()] = None,
     type: _Type = None,
     key: _Key = None,
-    stdin: Annotated[bool, _as_in_trustgraph("--stdin", help="Read the descriptor from stdin, as FILE -.")] = False,
-    as_: Annotated[
-        str | None,
-        _as_in_trustgraph(
-            "--as",
-            metavar="mcp-tool",
-            help="Write the tool ITEM of --catalog as a tool of the type mcp-tool, which 'dispatch relay' executes.",
-        ),
-    ] = None,
+    stdin: Annotated[bool, _as_in_trustgraph()] = False,
+    as_: Annotated[str | None, _as_in_trustgraph()] = None,
     json: Json = False,
 ) -> None:
     """Write a tool or a tool service to a folder of descriptors, or to TrustGraph's configuration.
@@ -279,6 +270,12 @@ def put(
     [bold]dispatch put --trustgraph --type tool --key tell-joke --stdin < tell-joke.json[/bold]
 
     [bold]dispatch put --as mcp-tool tell-joke --catalog tools --trustgraph[/bold]
+
+    Args:
+        file (FILE): The descriptor as JSON or YAML; -: JSON on stdin.
+        stdin: Read the descriptor from stdin, as FILE -.
+        as_ (mcp-tool): Write the tool ITEM of --catalog as a tool of the type mcp-tool, which 'dispatch relay'
+            executes.
     """
     raw: Any = None
     if as_ is not None:
@@ -347,13 +344,7 @@ def rm(
     item: _Target = None,
     type: _Type = None,
     key: _Key = None,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force",
-            help="Remove a service that tools use. A folder without it is refused as a whole; TrustGraph's agents fail.",
-        ),
-    ] = False,
+    force: bool = False,
     json: Json = False,
 ) -> None:
     """Remove a tool or a tool service from a folder of descriptors, or from TrustGraph's configuration.
@@ -364,6 +355,9 @@ def rm(
     [bold]dispatch rm tool/tell-joke --catalog tools[/bold]
 
     [bold]dispatch rm tool-service/joke-service --trustgraph --workspace default[/bold]
+
+    Args:
+        force: Remove a service that tools use. A folder without it is refused as a whole; TrustGraph's agents fail.
     """
     target = parse_target(item, type, key)
     source = open_source(settings)
@@ -389,19 +383,20 @@ def rm(
 @with_settings(*_CONNECTION)
 def get(
     settings: Settings,
-    item: Annotated[
-        str | None,
-        typer.Argument(metavar="ITEM", help="tool/NAME or tool-service/ID; tool or tool-service: list the keys."),
-    ] = None,
+    item: Annotated[str | None, typer.Argument()] = None,
     type: _Type = None,
     key: _Key = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+    json: bool = False,
 ) -> None:
     """Print the descriptor of a tool or a tool service as it is stored, or the keys of all of them.
 
     [bold]dispatch get tool/tell-joke --catalog tools[/bold]
 
     [bold]dispatch get tool --trustgraph[/bold]
+
+    Args:
+        item (ITEM): tool/NAME or tool-service/ID; tool or tool-service: list the keys.
+        json: Print one line of JSON.
     """
     source = open_source(settings)
     kind = (item or "").rstrip("/") if type is None else type if key is None and item is None else ""
@@ -437,21 +432,9 @@ def format_descriptor(raw: Any) -> str:
 @with_settings("broker", "token_file", "trust_certs", "trustgraph", "workspace")
 def export(
     settings: Settings,
-    targets: Annotated[
-        list[str], typer.Argument(metavar="TARGET", help="Module or file of functions, as of 'dispatch serve'.")
-    ],
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="DIR", help="Folder of descriptors, created if missing.")
-    ] = None,
-    service: Annotated[
-        str | None,
-        typer.Option(
-            "--service",
-            metavar="NAME",
-            envvar="DISPATCH_SERVICE",
-            help="Name of the service, as of 'dispatch serve'. Default: the name of the file or module.",
-        ),
-    ] = None,
+    targets: list[str],
+    to: str | None = None,
+    service: Annotated[str | None, typer.Option(envvar="DISPATCH_SERVICE")] = None,
 ) -> None:
     """Write the descriptors of functions that 'dispatch serve' serves.
 
@@ -461,6 +444,11 @@ def export(
 
     Without --to and --trustgraph they are printed, as one line of JSON for each service. A tool that is no longer among the
     functions stays, with a warning.
+
+    Args:
+        targets (TARGET): Module or file of functions, as of 'dispatch serve'.
+        to (DIR): Folder of descriptors, created if missing.
+        service (NAME): Name of the service, as of 'dispatch serve'. Default: the name of the file or module.
     """
     if len(targets) > 1 and service:
         raise CliError("--service names one service, and there are several targets.", "leave it out")
@@ -511,11 +499,8 @@ async def _write_service(source: ItemSource, service: dict[str, Any], tools: Seq
 @with_settings("broker", "token_file", "trust_certs", "trustgraph", "workspace", "trust")
 def mirror(
     settings: Settings,
-    topic: Annotated[
-        str,
-        typer.Option("--topic", metavar="TOPIC", envvar="DISPATCH_ANNOUNCEMENTS", help="Topic of the announcements."),
-    ] = DEFAULT_TOPIC,
-    json: Annotated[bool, typer.Option("--json", help="Report each change as one line of JSON.")] = False,
+    topic: Annotated[str, typer.Option(envvar="DISPATCH_ANNOUNCEMENTS")] = DEFAULT_TOPIC,
+    json: bool = False,
 ) -> None:
     """Write announced tools into TrustGraph's configuration, so that its agents see them, and remove them again.
 
@@ -523,6 +508,10 @@ def mirror(
 
     It runs until SIGTERM or Ctrl-C, and leaves what it has written. Items that others have written are neither changed nor
     removed. Of several versions of a tool TrustGraph's agents get the highest one.
+
+    Args:
+        topic (TOPIC): Topic of the announcements.
+        json: Report each change as one line of JSON.
     """
     workspace = settings.trustgraph_workspace
     if workspace is None:

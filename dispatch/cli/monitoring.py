@@ -56,9 +56,7 @@ def list_dashboards(settings: Settings, json: Json = False) -> None:
 @with_settings()
 def export_dashboards(
     settings: Settings,
-    folder: Annotated[
-        str, typer.Argument(metavar="DIR", help=f"Output folder. Default: {DASHBOARDS_FOLDER}.", show_default=False)
-    ] = DASHBOARDS_FOLDER,
+    folder: Annotated[str, typer.Argument(show_default=False)] = DASHBOARDS_FOLDER,
     json: Json = False,
 ) -> None:
     """Write the dashboards as JSON, one file each.
@@ -69,6 +67,9 @@ def export_dashboards(
     [bold]dispatch dashboards export[/bold] writes to dispatch-dashboards/.
 
     [bold]dispatch dashboards export /var/lib/grafana/dashboards/dispatch[/bold]
+
+    Args:
+        folder (DIR): Output folder. Default: dispatch-dashboards.
     """
     where = Path(folder)
     where.mkdir(parents=True, exist_ok=True)
@@ -128,12 +129,8 @@ def rules() -> None:
 @with_settings("catalog", "policy")
 def export_rules(
     settings: Settings,
-    folder: Annotated[
-        str, typer.Argument(metavar="DIR", help=f"Output folder. Default: {RULES_FOLDER}.", show_default=False)
-    ] = RULES_FOLDER,
-    grafana: Annotated[
-        str, typer.Option("--grafana", metavar="URL", help="Base URL of Grafana for links in alerts.")
-    ] = "",
+    folder: Annotated[str, typer.Argument(show_default=False)] = RULES_FOLDER,
+    grafana: str = "",
     json: Json = False,
 ) -> None:
     """Write Prometheus rules: recording.yml and alerts.yml for all tools, slo.yml for tools with an objective.
@@ -146,6 +143,10 @@ def export_rules(
     [bold]dispatch rules export /etc/prometheus/dispatch --catalog tools/ --grafana https://grafana.example.org[/bold]
 
     Run it again after a change of the catalogue, and reload the rules in Prometheus.
+
+    Args:
+        folder (DIR): Output folder. Default: dispatch-rules.
+        grafana (URL): Base URL of Grafana for links in alerts.
     """
     if grafana and not grafana.startswith(("http://", "https://", "/", "{{")):
         raise CliError(f"--grafana '{grafana}' is no URL.", f"write http://{grafana} or https://{grafana}")

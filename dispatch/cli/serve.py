@@ -47,7 +47,7 @@ from dispatch.cli.sources import list_sources
 from dispatch.cli.targets import Reloader, load_target, name_target
 from dispatch.dispatcher import Dispatcher, connect
 from dispatch.functions.served import Descriptors
-from dispatch.messaging.wire import MAX_PAYLOAD_BYTES, service_queues
+from dispatch.messaging.wire import MAX_PAYLOAD_BYTES
 from dispatch.server import DEFAULT_CONCURRENCY, DEFAULT_DRAIN_S, DEFAULT_QUEUE, ToolServer, name_topics
 from dispatch.telemetry.observers import DEFAULT_TELEMETRY
 from dispatch.transports import Transport, open_transport
@@ -67,101 +67,21 @@ _THREAD_END_S = 0.5
 @with_settings(*ADMIN, "broker", "token_file", "trust_certs")
 def serve(
     settings: Settings,
-    targets: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TARGET",
-            help="Module or file: shop.py serves its functions, shop.py:price,order some of them, jokes.py:Joke a service "
-            "class. Each target is a service; all share one connection.",
-        ),
-    ],
-    service: Annotated[
-        str | None,
-        typer.Option(
-            "--service",
-            metavar="NAME",
-            envvar="DISPATCH_SERVICE",
-            help="Name of the service: 'joke' consumes {} and replies on {}. Default for functions: the name of the "
-            "file or module.".format(*service_queues("joke")),
-        ),
-    ] = None,
-    request_queue: Annotated[
-        str | None, typer.Option("--request-queue", metavar="TOPIC", help="Full name of the request topic.")
-    ] = None,
-    response_queue: Annotated[
-        str | None, typer.Option("--response-queue", metavar="TOPIC", help="Full name of the response topic.")
-    ] = None,
-    instance: Annotated[
-        str | None,
-        typer.Option(
-            "--instance", metavar="ID", envvar="DISPATCH_INSTANCE", help="Id of this instance. Default: generated."
-        ),
-    ] = None,
-    concurrency: Annotated[
-        int,
-        typer.Option(
-            "--concurrency",
-            metavar="N",
-            min=1,
-            envvar="DISPATCH_CONCURRENCY",
-            help="Requests of a service executed at the same time.",
-        ),
-    ] = DEFAULT_CONCURRENCY,
-    max_queue: Annotated[
-        int, typer.Option("--max-queue", min=0, help="Requests that may wait; further ones are rejected.")
-    ] = DEFAULT_QUEUE,
-    max_payload_bytes: Annotated[
-        int,
-        typer.Option(
-            "--max-payload-bytes", metavar="BYTES", min=1, help="Maximum size of a fragmented request or reply."
-        ),
-    ] = MAX_PAYLOAD_BYTES,
-    drain_timeout: Annotated[
-        float,
-        typer.Option(
-            "--drain-timeout", metavar="SECONDS", min=0, help="Time for running requests to be answered after a signal."
-        ),
-    ] = DEFAULT_DRAIN_S,
-    watch: Annotated[
-        bool,
-        typer.Option(
-            "--watch",
-            help="Load functions again when a file changes, for development. After a mistake the former functions stay.",
-        ),
-    ] = False,
-    descriptors: Annotated[
-        str | None,
-        _announcement(
-            "--descriptors",
-            metavar="DIR",
-            help="Folder with the descriptors of service classes, which are announced; those of functions are generated.",
-        ),
-    ] = None,
-    announce: Annotated[
-        str,
-        _announcement(
-            "--announce",
-            metavar="TOPIC",
-            envvar="DISPATCH_ANNOUNCEMENTS",
-            help="Topic on which the services announce themselves; 'off': they do not.",
-        ),
-    ] = DEFAULT_TOPIC,
-    signing_keys: Annotated[
-        str | None,
-        _announcement(
-            "--signing-keys",
-            metavar="FILE",
-            envvar="DISPATCH_SIGNING_KEYS",
-            help='JSON file of secrets that sign the announcements, {"ID": "SECRET"}, two at most.',
-        ),
-    ] = None,
-    label: Annotated[
-        list[str] | None,
-        _announcement("--label", metavar="KEY=VALUE", help="Label of the instance, such as zone=eu; repeatable."),
-    ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Report events (ready, draining, stopped) as lines of JSON.")
-    ] = False,
+    targets: list[str],
+    service: Annotated[str | None, typer.Option(envvar="DISPATCH_SERVICE")] = None,
+    request_queue: str | None = None,
+    response_queue: str | None = None,
+    instance: Annotated[str | None, typer.Option(envvar="DISPATCH_INSTANCE")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, envvar="DISPATCH_CONCURRENCY")] = DEFAULT_CONCURRENCY,
+    max_queue: Annotated[int, typer.Option(min=0)] = DEFAULT_QUEUE,
+    max_payload_bytes: Annotated[int, typer.Option(min=1)] = MAX_PAYLOAD_BYTES,
+    drain_timeout: Annotated[float, typer.Option(min=0)] = DEFAULT_DRAIN_S,
+    watch: bool = False,
+    descriptors: Annotated[str | None, _announcement()] = None,
+    announce: Annotated[str, _announcement(envvar="DISPATCH_ANNOUNCEMENTS")] = DEFAULT_TOPIC,
+    signing_keys: Annotated[str | None, _announcement(envvar="DISPATCH_SIGNING_KEYS")] = None,
+    label: Annotated[list[str] | None, _announcement()] = None,
+    json: bool = False,
 ) -> None:
     """Serve functions or tool services until they are stopped.
 
@@ -175,6 +95,26 @@ def serve(
     SIGTERM and the first Ctrl-C drain: running requests finish, others are rejected. A second Ctrl-C stops immediately.
 
     The exit code after SIGTERM is 0, after Ctrl-C 130.
+
+    Args:
+        targets (TARGET): Module or file: shop.py serves its functions, shop.py:price,order some of them, jokes.py:Joke
+            a service class. Each target is a service; all share one connection.
+        service (NAME): Name of the service: 'joke' consumes non-persistent://tg/request/joke and replies on
+            non-persistent://tg/response/joke. Default for functions: the name of the file or module.
+        request_queue (TOPIC): Full name of the request topic.
+        response_queue (TOPIC): Full name of the response topic.
+        instance (ID): Id of this instance. Default: generated.
+        concurrency (N): Requests of a service executed at the same time.
+        max_queue: Requests that may wait; further ones are rejected.
+        max_payload_bytes (BYTES): Maximum size of a fragmented request or reply.
+        drain_timeout (SECONDS): Time for running requests to be answered after a signal.
+        watch: Load functions again when a file changes, for development. After a mistake the former functions stay.
+        descriptors (DIR): Folder with the descriptors of service classes, which are announced; those of functions are
+            generated.
+        announce (TOPIC): Topic on which the services announce themselves; 'off': they do not.
+        signing_keys (FILE): JSON file of secrets that sign the announcements, {"ID": "SECRET"}, two at most.
+        label (KEY=VALUE): Label of the instance, such as zone=eu; repeatable.
+        json: Report events (ready, draining, stopped) as lines of JSON.
     """
     broker = settings.require_pulsar_url("dispatch serve")
     require_seconds("--drain-timeout", drain_timeout, "30")
@@ -513,41 +453,12 @@ class Search(StrEnum):
 @with_settings(*ADMIN, "broker", *SOURCES, "policy", "grants", "approvals", "token_file", "trust_certs")
 def mcp(
     settings: Settings,
-    http: Annotated[
-        str | None,
-        typer.Option(
-            "--http",
-            metavar="HOST:PORT",
-            help="Serve streamable HTTP at http://HOST:PORT/mcp. Port 0: any free port. Default: stdin and stdout.",
-        ),
-    ] = None,
-    search: Annotated[
-        Search,
-        typer.Option("--search", help="List find_tools and call_tool in place of the tools: auto: above 40 tools."),
-    ] = Search.AUTO,
-    always: Annotated[
-        list[str] | None,
-        typer.Option("--always", metavar="NAME", help="List this tool also beside find_tools; repeatable."),
-    ] = None,
-    user: Annotated[
-        str, typer.Option("--user", "-u", help="User on whose behalf tools are listed and called without --tokens.")
-    ] = "",
-    tokens: Annotated[
-        str | None,
-        typer.Option(
-            "--tokens",
-            metavar="FILE",
-            help='JSON file of bearer tokens, {"USER": "TOKEN"}. Required if other machines reach HOST.',
-        ),
-    ] = None,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow-host",
-            metavar="HOST",
-            help="Name under which clients reach the server, such as that of a proxy; repeatable.",
-        ),
-    ] = None,
+    http: str | None = None,
+    search: Search = Search.AUTO,
+    always: list[str] | None = None,
+    user: Annotated[str, typer.Option("--user", "-u")] = "",
+    tokens: str | None = None,
+    allow_host: list[str] | None = None,
 ) -> None:
     """Serve all tools over MCP (Model Context Protocol).
 
@@ -560,6 +471,15 @@ def mcp(
     On stdin and stdout it serves one client and ends when the client closes stdin. Only the protocol is written to stdout.
 
     The exit code after SIGTERM is 0, after Ctrl-C 130.
+
+    Args:
+        http (HOST:PORT): Serve streamable HTTP at http://HOST:PORT/mcp. Port 0: any free port. Default: stdin and
+            stdout.
+        search: List find_tools and call_tool in place of the tools: auto: above 40 tools.
+        always (NAME): List this tool also beside find_tools; repeatable.
+        user: User on whose behalf tools are listed and called without --tokens.
+        tokens (FILE): JSON file of bearer tokens, {"USER": "TOKEN"}. Required if other machines reach HOST.
+        allow_host (HOST): Name under which clients reach the server, such as that of a proxy; repeatable.
     """
     admin_settings = settings.load_admin()
     address = None if http is None else parse_address(http)

@@ -97,27 +97,24 @@ def size_deployment(calls: float, payload: int, seconds: float, concurrency: int
 @with_settings()
 def size(
     settings: Settings,
-    calls: Annotated[str, typer.Option("--calls", metavar="RATE", help="Calls at the peak, such as 500/s or 9000/m.")],
-    payload: Annotated[
-        str, typer.Option("--payload", metavar="SIZE", help="Size of a reply: 500, 10k, 1M or 1MiB bytes.")
-    ] = "1k",
-    seconds: Annotated[
-        float,
-        typer.Option("--seconds", metavar="SECONDS", min=0, max=86_400, help="Time that the tool takes for a call."),
-    ] = 0.1,
-    concurrency: Annotated[
-        int,
-        typer.Option(
-            "--concurrency", metavar="N", min=1, max=100_000, help="Requests that an instance executes at once."
-        ),
-    ] = 64,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    calls: Annotated[str, typer.Option()],
+    payload: str = "1k",
+    seconds: Annotated[float, typer.Option(min=0, max=86_400)] = 0.1,
+    concurrency: Annotated[int, typer.Option(min=1, max=100_000)] = 64,
+    json: bool = False,
 ) -> None:
     """Calculate how many processes a load needs, from the measured cost of a call.
 
     [bold]dispatch size --calls 500/s --payload 10k --seconds 0.5[/bold]
 
     The tool's own work is not included: add its processor time and memory.
+
+    Args:
+        calls (RATE): Calls at the peak, such as 500/s or 9000/m.
+        payload (SIZE): Size of a reply: 500, 10k, 1M or 1MiB bytes.
+        seconds (SECONDS): Time that the tool takes for a call.
+        concurrency (N): Requests that an instance executes at once.
+        json: Print one JSON object.
     """
     try:
         rate = parse_rate_limit(calls, "--calls").per_second

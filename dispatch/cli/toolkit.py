@@ -51,19 +51,19 @@ def show(settings: Settings, file: File, json: Json = False) -> None:
 def recommend(
     settings: Settings,
     file: File,
-    actions: Annotated[list[str], typer.Argument(metavar="ACTION...", help="Ids or names of actions.")],
-    threshold: Annotated[
-        float | None,
-        typer.Option("--threshold", metavar="SCORE", min=0, max=1, help="Smallest score of an edge. Default: 0.5."),
-    ] = None,
-    hops: Annotated[
-        int | None, typer.Option("--hops", metavar="N", min=0, help="Steps to actions that follow. Default: 0.")
-    ] = None,
+    actions: list[str],
+    threshold: Annotated[float | None, typer.Option(min=0, max=1)] = None,
+    hops: Annotated[int | None, typer.Option(min=0)] = None,
     json: Json = False,
 ) -> None:
     """List the actions and tools within reach of some actions.
 
     [bold]dispatch toolkit recommend toolkit.yml research --hops 2 --threshold 0.6[/bold]
+
+    Args:
+        actions (ACTION...): Ids or names of actions.
+        threshold (SCORE): Smallest score of an edge. Default: 0.5.
+        hops (N): Steps to actions that follow. Default: 0.
     """
     toolkit = _load(file)
     from dispatch.toolkit import ToolkitService
@@ -86,19 +86,15 @@ def recommend(
 def draw(
     settings: Settings,
     file: File,
-    output: Annotated[
-        str,
-        typer.Option(
-            "--output",
-            metavar="PICTURE",
-            help="Output file: .png, .svg or .pdf (needs the extra 'draw'), .mmd (Mermaid) or .graphml. Default: FILE with "
-            ".svg.",
-        ),
-    ] = "",
+    output: str = "",
 ) -> None:
     """Draw a toolkit file: actions, tools and groups, with the score of each edge.
 
     [bold]dispatch toolkit draw toolkit.yml --output toolkit.png[/bold]
+
+    Args:
+        output (PICTURE): Output file: .png, .svg or .pdf (needs the extra 'draw'), .mmd (Mermaid) or .graphml. Default:
+            FILE with .svg.
     """
     toolkit = _load(file)
     from dispatch.toolkit import ToolkitService, render_graphml, render_mermaid

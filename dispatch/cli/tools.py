@@ -75,55 +75,20 @@ _filter = partial(typer.Option, rich_help_panel="Filters")
 @with_settings("broker", *SOURCES, "approvals", "token_file", "trust_certs")
 def tools(
     settings: Settings,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show all details of this tool.")] = None,
-    all: Annotated[
-        bool,
-        typer.Option(
-            "--all",
-            help="Also what is not in force, each with the reason and the fix: held, shadowed and refused items, versions "
-            "beside the default one, tools of other runtimes.",
-        ),
-    ] = False,
-    category: Annotated[str | None, _filter("--category", help="Of this category.")] = None,
-    tag: Annotated[list[str] | None, _filter("--tag", help="With this tag; several: with one of them.")] = None,
-    service: Annotated[str | None, _filter("--service", metavar="ID", help="Of this service.")] = None,
-    source: Annotated[
-        str | None, _filter("--source", metavar="ID", help="Of this source: folder:DIR, trustgraph or announced.")
-    ] = None,
-    text: Annotated[str, _filter("--text", help="With this text in the name, the description or a tag.")] = "",
-    permission: Annotated[str | None, _filter("--permission", help="A user needs this permission.")] = None,
-    group: Annotated[
-        list[str] | None,
-        _filter("--group", help="Offered to an agent that asks for this group, as in TrustGraph; '*': for all."),
-    ] = None,
-    state: Annotated[
-        str | None, _filter("--state", help="Offered to an agent in this state, as in TrustGraph.")
-    ] = None,
-    version: Annotated[
-        str | None,
-        _filter(
-            "--version", metavar="RANGE", help="With a version in this range, such as '^1.4'; that version is shown."
-        ),
-    ] = None,
-    watch: Annotated[
-        bool,
-        typer.Option(
-            "--watch",
-            "-w",
-            help="Follow the sources and show each change, until Ctrl-C. With --json: one line for each event.",
-        ),
-    ] = False,
-    metrics: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--metrics",
-            metavar="URL",
-            help="Show the state of the circuits of running agents: their metrics endpoints, http://HOST:PORT/metrics.",
-        ),
-    ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print descriptors as one line of JSON: a list, or that of NAME.")
-    ] = False,
+    name: Annotated[str | None, typer.Argument()] = None,
+    all: bool = False,
+    category: Annotated[str | None, _filter()] = None,
+    tag: Annotated[list[str] | None, _filter()] = None,
+    service: Annotated[str | None, _filter()] = None,
+    source: Annotated[str | None, _filter()] = None,
+    text: Annotated[str, _filter()] = "",
+    permission: Annotated[str | None, _filter()] = None,
+    group: Annotated[list[str] | None, _filter()] = None,
+    state: Annotated[str | None, _filter()] = None,
+    version: Annotated[str | None, _filter()] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w")] = False,
+    metrics: list[str] | None = None,
+    json: bool = False,
 ) -> None:
     """List the tools of the catalogue with their source, version and fingerprint, or show one with all details and the
     command that calls it.
@@ -141,6 +106,24 @@ def tools(
     With the circuits of an agent: [bold]dispatch tools --metrics http://localhost:9464/metrics[/bold]
 
     Approve a changed definition: [bold]dispatch tools approve tell-joke --approvals approvals.json[/bold]
+
+    Args:
+        name (NAME): Show all details of this tool.
+        all: Also what is not in force, each with the reason and the fix: held, shadowed and refused items, versions
+            beside the default one, tools of other runtimes.
+        category: Of this category.
+        tag: With this tag; several: with one of them.
+        service (ID): Of this service.
+        source (ID): Of this source: folder:DIR, trustgraph or announced.
+        text: With this text in the name, the description or a tag.
+        permission: A user needs this permission.
+        group: Offered to an agent that asks for this group, as in TrustGraph; '*': for all.
+        state: Offered to an agent in this state, as in TrustGraph.
+        version (RANGE): With a version in this range, such as '^1.4'; that version is shown.
+        watch: Follow the sources and show each change, until Ctrl-C. With --json: one line for each event.
+        metrics (URL): Show the state of the circuits of running agents: their metrics endpoints,
+            http://HOST:PORT/metrics.
+        json: Print descriptors as one line of JSON: a list, or that of NAME.
     """
     approved = load_approved(settings.approvals_file)
     wanted = ListConditions(
@@ -261,11 +244,11 @@ def _hint_at_unused(count: int) -> None:
 @with_settings("broker", *SOURCES, "token_file", "trust_certs")
 def find(
     settings: Settings,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="What a tool should do, in words.")],
-    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Tools to show.")] = DEFAULT_LIMIT,
-    category: Annotated[str | None, typer.Option("--category", help="Of this category.")] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="With this tag; several: with one of them.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the tools as one line of JSON, best first.")] = False,
+    query: str,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1)] = DEFAULT_LIMIT,
+    category: str | None = None,
+    tag: list[str] | None = None,
+    json: bool = False,
 ) -> None:
     """Find the tools of the catalogue that fit a query best, by meaning and by words, and say why.
 
@@ -275,6 +258,13 @@ def find(
     [bold]dispatch find "something funny about cats"[/bold]
 
     [bold]dispatch find "convert money" --catalog tools --tag finance --limit 3 --json[/bold]
+
+    Args:
+        query (QUERY): What a tool should do, in words.
+        limit (N): Tools to show.
+        category: Of this category.
+        tag: With this tag; several: with one of them.
+        json: Print the tools as one line of JSON, best first.
     """
 
     catalog = read_given_sources(settings, "dispatch find").require_all().log_warnings().catalog
@@ -312,13 +302,9 @@ async def _search(catalog: Catalog, query: str, tools: dict[str, ToolDescriptor]
 @with_settings("broker", *SOURCES, "approvals", "token_file", "trust_certs")
 def approve(
     settings: Settings,
-    names: Annotated[
-        list[str], typer.Argument(metavar="NAME", help="Tools or services whose present definition is approved.")
-    ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Approve without a question.")] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print what was approved as one line of JSON; needs --yes.")
-    ] = False,
+    names: list[str],
+    yes: Annotated[bool, typer.Option("--yes", "-y")] = False,
+    json: bool = False,
 ) -> None:
     """Approve the present definition of tools or services of sources that hold changes (on_change="hold").
 
@@ -331,6 +317,11 @@ def approve(
     [bold]dispatch tools approve tell-joke --approvals approvals.json[/bold]
 
     [bold]dispatch tools approve tell-joke sing --approvals approvals.json --trustgraph --yes[/bold]
+
+    Args:
+        names (NAME): Tools or services whose present definition is approved.
+        yes: Approve without a question.
+        json: Print what was approved as one line of JSON; needs --yes.
     """
     file = settings.approvals_file
     if file is None:

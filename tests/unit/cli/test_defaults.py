@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import click
 import pytest
 import typer
 
+from dispatch.announcements.messages import DEFAULT_TOPIC
 from dispatch.cli.app import app
 from dispatch.devtools.demo.world import DEFAULT_SECONDS
 from dispatch.devtools.localbroker import DEFAULT_NAMESPACES, DEFAULT_PORT, DEFAULT_WEB_PORT
 from dispatch.devtools.lossprobe import DEFAULT_IN_FLIGHT, DEFAULT_SIZES
 from dispatch.mcp.server import MAX_LISTED, McpServer
-from dispatch.messaging.wire import REQUEST_NAMESPACE, RESPONSE_NAMESPACE
+from dispatch.messaging.wire import REQUEST_NAMESPACE, RESPONSE_NAMESPACE, service_queues
 from dispatch.policy import DEFAULT_POLICY
 from dispatch.search.search import ToolSearch
 from dispatch.server import ToolServer
 from dispatch.toolkit import ToolkitService
 from dispatch.transports import DEFAULT_BROKER
 from dispatch.transports.pulsar.handshake import endpoints
+from dispatch.trustgraph.config import DEFAULT_WORKSPACE
 
 
 def option(path: str) -> click.Option:
@@ -55,6 +58,10 @@ def test_the_default_of_an_option_is_that_of_the_library(path: str, default: obj
     ("path", "text"),
     [
         ("call --timeout", f"{DEFAULT_POLICY.timeout:g} s; a stream {DEFAULT_POLICY.stream_timeout:g} s"),
+        ("call --broker", f"else {DEFAULT_BROKER}."),
+        ("call --announced", f"else {DEFAULT_TOPIC}."),
+        ("tools --workspace", f"Default: {DEFAULT_WORKSPACE}."),
+        ("serve --service", "'joke' consumes {} and replies on {}.".format(*service_queues("joke"))),
         ("demo --seconds", f"Default: {DEFAULT_SECONDS:g}."),
         ("doctor --sizes", f"Default: {DEFAULT_SIZES}."),
         ("doctor --in-flight", f"Default: {DEFAULT_IN_FLIGHT}."),
@@ -68,7 +75,18 @@ def test_help_names_the_default_of_the_library(path: str, text: str) -> None:
     """The command passes nothing on if the option is not given: the library's packages are imported only then."""
     found = option(path)
     assert text in (found.help or "")
-    assert found.default in (None, "auto")
+    assert found.default in (None, False, "auto")
+
+
+def test_every_option_and_argument_has_a_help() -> None:
+    """The help is in docstrings, by name: a misspelt name would drop it."""
+
+    def walk(command: Any) -> Iterator[Any]:
+        yield from command.params
+        for each in getattr(command, "commands", {}).values():
+            yield from walk(each)
+
+    assert [each.name for each in walk(typer.main.get_command(app)) if not each.help] == []
 
 
 def test_the_local_broker_has_the_ports_and_namespaces_that_commands_use() -> None:
