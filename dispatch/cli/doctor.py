@@ -15,7 +15,7 @@ import socket
 import sys
 import textwrap
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -240,6 +240,29 @@ class CheckResult:
         return found | {"sessions": list(self.sessions)} if self.sessions else found
 
 
+class CheckError(Exception):
+    """Ends a check that is not ok.
+
+    Args:
+        detail, fix, status: as of :class:`CheckResult`.
+    """
+
+    def __init__(self, detail: str, fix: str = "", status: Status = "failed") -> None:
+        super().__init__(detail)
+        self.fix = fix
+        self.status: Status = status
+
+
+async def run_check(name: str, check: Awaitable[str]) -> CheckResult:
+    """Return the result of a check, which returns what was found, or raises an error."""
+    try:
+        return CheckResult(name, "ok", await check)
+    except CheckError as error:
+        return CheckResult(name, error.status, str(error), error.fix)
+    except TransportError as error:
+        return CheckResult(name, "failed", describe_without_call(error), _FOLLOW_MESSAGE)
+
+
 # Sessions with the instances of services: opened, measured and ended, as a dispatcher does it; no tool is executed.
 
 
@@ -460,45 +483,51 @@ class DoctorChecks:
 
     async def run_checks(self) -> AsyncGenerator[CheckResult, None]:
         """Yield each result as soon as it is known. Checks that cannot succeed after a failure are skipped."""
-        address = await self._check_address()
-        yield address
+        yield (address := await run_check("connection", self._check_address()))
         if address.status == "failed":
             return
         if self._security.token is not None:
             token = self._security.token
             yield check_token_expiry(token() if callable(token) else token, time.time())
-        admin = await self._check_admin()
-        yield admin
+        yield await run_check("admin interface", self._check_admin())
         if self._repair:
-            yield await self._create_missing()
+            yield await run_check("repair", self._create_missing())
         transport = open_transport(self._broker, security=self._security)
         try:
-            handshake = await self._check_handshake(transport)
-            yield handshake
+            yield (handshake := await run_check("handshake", self._check_handshake(transport)))
             if handshake.status == "failed":
                 return
-            async for result in self._check_namespaces(transport):
-                yield result
+            missing_tenants = set()
+            for tenant in dict.fromkeys(map(_tenant_of, self._namespaces)) if self._admin_answers else ():
+                yield (result := await run_check(f"tenant {tenant}", self._check_tenant(tenant)))
+                if result.status == "failed":
+                    missing_tenants.add(tenant)
+            for namespace in self._namespaces:
+                check = self._check_namespace(transport, namespace, _tenant_of(namespace) not in missing_tenants)
+                yield (result := await run_check(f"namespace {namespace}", check))
+                if result.status == "failed":
+                    self._missing.add(namespace)
         finally:
             await transport.close()
         for pair in list_namespace_pairs(self._catalog):
-            yield await self._check_round_trip(*pair)
+            yield await run_check(f"round trip {' → '.join(pair)}", self._check_round_trip(*pair))
         services = () if self._catalog is None else self._catalog.services.values()
         for service in services:
-            yield await self._check_consumers(service)
+            yield await run_check(f"service {service.id}", self._check_consumers(service))
         reachable = []
         for service in services:
-            if (skipped := self._skip(f"sessions of {service.id}", _namespaces_of(service))) is None:
+            try:
+                self._require(_namespaces_of(service))
                 reachable.append(service)
-            else:
-                yield skipped
+            except CheckError as error:
+                yield CheckResult(f"sessions of {service.id}", error.status, str(error))
         if reachable:
             async for result in check_sessions(self._broker, self._security, reachable):
                 yield result
 
     # -- the connection -----------------------------------------------------------------------------------------
 
-    async def _check_address(self) -> CheckResult:
+    async def _check_address(self) -> str:
         problems = []
         for host, port in endpoints(self._broker):
             started = time.perf_counter()
@@ -512,36 +541,28 @@ class DoctorChecks:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
-            return CheckResult("connection", "ok", f"{host}:{port} accepts connections ({duration:.1f} ms)")
-        return CheckResult(
-            "connection",
-            "failed",
-            f"nothing answers at {'; '.join(problems)}",
-            "dispatch broker start (or name your broker: --broker URL)",
-        )
+            return f"{host}:{port} accepts connections ({duration:.1f} ms)"
+        fix = "dispatch broker start (or name your broker: --broker URL)"
+        raise CheckError(f"nothing answers at {'; '.join(problems)}", fix)
 
-    async def _check_handshake(self, transport: Transport) -> CheckResult:
+    async def _check_handshake(self, transport: Transport) -> str:
         started = time.perf_counter()
         try:
             await transport.start()
         except TransportError as error:
             if error.type == ErrorType.UNREACHABLE:
-                return CheckResult(
-                    "handshake",
-                    "failed",
+                raise CheckError(
                     f"{self._broker} accepts connections but does not speak the Pulsar protocol",
                     f"use the broker port (6650), not that of the admin interface (8080){_tls_advice(self._broker)}",
-                )
+                ) from None
             fix = {
                 "unauthorized": "export DISPATCH_TOKEN=… (or --token-file FILE)",
                 "untrusted": "--trust-certs PEM, with the certificate that signed the broker's",
             }
-            return CheckResult(
-                "handshake", "failed", describe_without_call(error), fix.get(error.type, _FOLLOW_MESSAGE)
-            )
+            raise CheckError(describe_without_call(error), fix.get(error.type, _FOLLOW_MESSAGE)) from None
         duration = (time.perf_counter() - started) * 1000
         how = "with the token" if self._security.token is not None else "without a token"
-        return CheckResult("handshake", "ok", f"Pulsar accepts the connection {how} ({duration:.0f} ms)")
+        return f"Pulsar accepts the connection {how} ({duration:.0f} ms)"
 
     # -- tenants and namespaces ---------------------------------------------------------------------------------
 
@@ -554,60 +575,39 @@ class DoctorChecks:
         except AdminError as error:
             return error
 
-    async def _check_admin(self) -> CheckResult:
+    async def _check_admin(self) -> str:
         answer = await self._ask(self._admin.clusters)
         if isinstance(answer, Exception):
-            return CheckResult(
-                "admin interface",
-                "failed" if self._repair else "skipped",
+            raise CheckError(
                 f"{self._admin.web_url}: {answer.reason}; checks use the broker protocol instead",
                 "--admin URL, with a token that has admin permission",
+                "failed" if self._repair else "skipped",
             )
         self._admin_answers = True
-        return CheckResult("admin interface", "ok", self._admin.web_url)
+        return self._admin.web_url
 
-    async def _create_missing(self) -> CheckResult:
+    async def _create_missing(self) -> str:
         from dispatch.devtools.localbroker import create_namespaces
 
         if not self._admin_answers:
-            return CheckResult("repair", "failed", "creation requires the admin interface", "--admin URL")
+            raise CheckError("creation requires the admin interface", "--admin URL")
         created = await self._ask(create_namespaces, self._admin, self._namespaces)
         if isinstance(created, Exception):
-            return CheckResult(
-                "repair", "failed", str(created), "export DISPATCH_TOKEN=… with the token of a superuser"
-            )
-        return CheckResult("repair", "ok", f"created {', '.join(created)}" if created else "nothing is missing")
+            raise CheckError(str(created), "export DISPATCH_TOKEN=… with the token of a superuser")
+        return f"created {', '.join(created)}" if created else "nothing is missing"
 
-    async def _check_namespaces(self, transport: Transport) -> AsyncIterator[CheckResult]:
-        missing_tenants = set()
-        if self._admin_answers:
-            for tenant in dict.fromkeys(name.partition("/")[0] for name in self._namespaces):
-                result = await self._check_tenant(tenant)
-                if result.status == "failed":
-                    missing_tenants.add(tenant)
-                yield result
-        for namespace in self._namespaces:
-            if namespace.partition("/")[0] in missing_tenants:
-                self._missing.add(namespace)
-                yield CheckResult(
-                    f"namespace {namespace}",
-                    "failed",
-                    "its tenant does not exist",
-                    self._creation_command("namespaces", namespace),
-                )
-            else:
-                yield await self._check_namespace(transport, namespace)
-
-    async def _check_tenant(self, tenant: str) -> CheckResult:
-        name, answer = f"tenant {tenant}", await self._ask(self._admin.namespaces, tenant)
+    async def _check_tenant(self, tenant: str) -> str:
+        answer = await self._ask(self._admin.namespaces, tenant)
         if not isinstance(answer, Exception):
-            return CheckResult(name, "ok", "exists")
+            return "exists"
         if answer.status == 404:
-            return CheckResult(name, "failed", "does not exist", self._creation_command("tenants", tenant))
-        return CheckResult(name, "skipped", f"the admin interface gives no information: {answer.reason}")
+            raise CheckError("does not exist", self._creation_command("tenants", tenant))
+        raise CheckError(f"the admin interface gives no information: {answer.reason}", status="skipped")
 
-    async def _check_namespace(self, transport: Transport, namespace: str) -> CheckResult:
-        name = f"namespace {namespace}"
+    async def _check_namespace(self, transport: Transport, namespace: str, has_tenant: bool) -> str:
+        creation = self._creation_command("namespaces", namespace)
+        if not has_tenant:
+            raise CheckError("its tenant does not exist", creation)
         try:
             # A topic with a unique name.
             publisher = await transport.publisher(
@@ -615,20 +615,13 @@ class DoctorChecks:
             )
             await publisher.close()
         except TransportError as error:
-            self._missing.add(namespace)
-            if error.type == ErrorType.NO_SUCH_NAMESPACE:
-                also = (
-                    ""
-                    if self._admin_answers
-                    else f" (or its tenant: {self._creation_command('tenants', namespace.split('/')[0])})"
-                )
-                return CheckResult(
-                    name, "failed", "does not exist", self._creation_command("namespaces", namespace) + also
-                )
-            return CheckResult(
-                name, "failed", describe_without_call(error), f"use a token whose role has permission for {namespace}"
-            )
-        return CheckResult(name, "ok", "exists and is accessible")
+            if error.type != ErrorType.NO_SUCH_NAMESPACE:
+                fix = f"use a token whose role has permission for {namespace}"
+                raise CheckError(describe_without_call(error), fix) from None
+            if not self._admin_answers:
+                creation += f" (or its tenant: {self._creation_command('tenants', _tenant_of(namespace))})"
+            raise CheckError("does not exist", creation) from None
+        return "exists and is accessible"
 
     def _creation_command(self, kind: str, name: str) -> str:
         command = f"pulsar-admin {kind} create {name}"
@@ -636,48 +629,40 @@ class DoctorChecks:
 
     # -- calls --------------------------------------------------------------------------------------------------
 
-    def _skip(self, name: str, namespaces: Iterable[str]) -> CheckResult | None:
-        """Return the result of a check that is not possible because some of ``namespaces`` are missing; None: it is."""
-        missing = sorted(self._missing.intersection(namespaces))
-        return CheckResult(name, "skipped", f"not possible without {', '.join(missing)}") if missing else None
+    def _require(self, namespaces: Iterable[str]) -> None:
+        """Check that none of ``namespaces`` is missing.
 
-    async def _check_round_trip(self, requests: str, responses: str) -> CheckResult:
-        name = f"round trip {requests} → {responses}"
-        if (skipped := self._skip(name, (requests, responses))) is not None:
-            return skipped
-        try:
-            duration = await measure_round_trip(self._broker, self._security, requests, responses)
-        except TransportError as error:
-            return CheckResult(name, "failed", describe_without_call(error), _FOLLOW_MESSAGE)
+        Raises:
+            CheckError: one is, so that the check is skipped.
+        """
+        if missing := sorted(self._missing.intersection(namespaces)):
+            raise CheckError(f"not possible without {', '.join(missing)}", status="skipped")
+
+    async def _check_round_trip(self, requests: str, responses: str) -> str:
+        self._require((requests, responses))
+        duration = await measure_round_trip(self._broker, self._security, requests, responses)
         if duration is None:
-            return CheckResult(
-                name,
-                "failed",
+            raise CheckError(
                 "a request to an echo service got no reply",
                 "check the broker's log: it accepted the message and did not deliver it",
             )
-        return CheckResult(name, "ok", f"a tool called through the broker replied in {duration * 1000:.1f} ms")
+        return f"a tool called through the broker replied in {duration * 1000:.1f} ms"
 
-    async def _check_consumers(self, service: ServiceDescriptor) -> CheckResult:
-        name = f"service {service.id}"
+    async def _check_consumers(self, service: ServiceDescriptor) -> str:
         if not self._admin_answers:
-            return CheckResult(name, "skipped", "consumers are only visible through the admin interface", "--admin URL")
+            raise CheckError("consumers are only visible through the admin interface", "--admin URL", "skipped")
         stats = await self._ask(self._admin.stats, service.request_queue)
         if isinstance(stats, Exception):
             if stats.status != 404:
-                return CheckResult(name, "skipped", f"the admin interface gives no consumers: {stats.reason}")
+                raise CheckError(f"the admin interface gives no consumers: {stats.reason}", status="skipped")
             stats = {}
         found = stats.get("subscriptions")
         subscriptions = found.values() if isinstance(found, dict) else ()
         count = sum(len(each.get("consumers") or ()) for each in subscriptions if isinstance(each, dict))
-        if count:
-            return CheckResult(name, "ok", f"{count} consuming {service.request_queue}")
-        return CheckResult(
-            name,
-            "warning",
-            f"{service.request_queue} has no consumer: calls of its tools will time out",
-            f"dispatch serve MODULE:CLASS {_serve_options(service)}",
-        )
+        if not count:
+            problem = f"{service.request_queue} has no consumer: calls of its tools will time out"
+            raise CheckError(problem, f"dispatch serve MODULE:CLASS {_serve_options(service)}", "warning")
+        return f"{count} consuming {service.request_queue}"
 
 
 def _serve_options(service: ServiceDescriptor) -> str:
@@ -707,6 +692,10 @@ def list_namespace_pairs(catalog: Catalog | None) -> list[tuple[str, str]]:
     if catalog is None:
         return [(REQUEST_NAMESPACE, RESPONSE_NAMESPACE)]
     return list(dict.fromkeys(map(_namespaces_of, catalog.services.values())))
+
+
+def _tenant_of(namespace: str) -> str:
+    return namespace.partition("/")[0]
 
 
 def _namespaces_of(service: ServiceDescriptor) -> tuple[str, str]:
