@@ -586,6 +586,8 @@ logger = logging.getLogger("dispatch.testing")
 
 NOT_OF_PACKETS = frozenset({"missing_id", "oversized_id", "foreign_id"})
 """Faults of plain messages: a packet has no properties."""
+ALTERING = NOT_OF_PACKETS | {"tool_error", "malformed"}
+"""Faults of the content of published messages."""
 
 
 class FaultyTicket(PublishedTicket):
@@ -641,9 +643,7 @@ class FaultyPublisher:
         if self._transport.is_disconnected:
             path.count_fault("disconnected")
             raise _unreachable()
-        if fault == "tool_error":
-            reply = make_tool_error(payload, properties)
-            (payload, properties), fault = reply or (payload, properties), fault if reply else None
+        fault, payload, properties = self._alter(sampler, fault, payload, properties)
         path.count_fault(fault)
         if sampler is not None:
             match fault:
@@ -651,10 +651,6 @@ class FaultyPublisher:
                     asyncio.get_running_loop().call_soon(on_receipt)  # as a broker does
                 case "delay" if sampler.rng.random() < 0.5:
                     ticket.delayed, fault = path.deliver_later(sampler, send), "drop"
-                case "malformed":
-                    payload = malformed_payload(sampler.rng, payload)
-                case "missing_id" | "oversized_id" | "foreign_id":
-                    properties = replace_id(sampler.rng, properties, fault)
                 case "error":
                     raise TransportError(
                         ErrorType.PUBLISH_QUEUE_FULL, "The queue is full (an injected fault).", may_have_run=False
@@ -686,16 +682,10 @@ class FaultyPublisher:
         if self._transport.is_disconnected:
             path.count_fault("disconnected")
             return False
-        if fault in NOT_OF_PACKETS:
-            fault = None
-        elif fault == "tool_error":
-            altered = make_tool_error_packet(payload)
-            payload, fault = (payload, None) if altered is None else (altered, fault)
+        fault, payload, _ = self._alter(sampler, None if fault in NOT_OF_PACKETS else fault, payload, {})
         path.count_fault(fault)
         if sampler is not None:
             match fault:
-                case "malformed":
-                    payload = malformed_payload(sampler.rng, payload)
                 case "late_error":  # a packet's failure is reported to no caller
                     fault = fault if sampler.rng.random() < 0.5 else "drop"
                 case "error":
@@ -706,6 +696,15 @@ class FaultyPublisher:
         send = partial(self._inner.send_packet, payload)
         path.deliver(fault, sampler, send, send)
         return is_sent
+
+    def _alter(
+        self, sampler: FaultSampler | None, fault: str | None, payload: bytes, properties: Mapping[str, str]
+    ) -> tuple[str | None, bytes, Mapping[str, str]]:
+        """Return the content that a fault gives a message, and the fault; None if it does not apply to the message."""
+        if sampler is None or fault not in ALTERING:
+            return fault, payload, properties
+        altered = alter_message(sampler.rng, AlteredMessage(payload, properties), fault)
+        return (None, payload, properties) if altered is None else (fault, altered.data(), altered.properties())
 
     def _publish_copy(self, payload: bytes, properties: Mapping[str, str], flow: str) -> None:
         try:
