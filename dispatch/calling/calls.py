@@ -283,19 +283,14 @@ class _Execution:
 
     async def run(self, calls: Sequence[ParsedCall]) -> list[FunctionCallResult]:
         results: list[FunctionCallResult] = []
-        start = 0
-        while start < len(calls):
-            end = start + 1
-            if self._is_concurrent(calls[start]):
-                while end < len(calls) and self._is_concurrent(calls[end]):
-                    end += 1
-            if end == start + 1:
-                results.append(await self._execute(calls[start]))
+        for is_concurrent, group in groupby(calls, self._is_concurrent):
+            together = list(group)
+            if is_concurrent and len(together) > 1:
+                async with asyncio.TaskGroup() as tasks:
+                    running = [tasks.create_task(self._execute(call)) for call in together]
+                results += [task.result() for task in running]
             else:
-                async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(self._execute(call)) for call in calls[start:end]]
-                results += [task.result() for task in tasks]
-            start = end
+                results += [await self._execute(call) for call in together]
         return results
 
     def _is_concurrent(self, call: ParsedCall) -> bool:
