@@ -779,6 +779,11 @@ def with_settings(*names: str) -> Callable[[Callable[..., Any]], Callable[..., A
     return decorate
 
 
+def make_group(help: str) -> typer.Typer:
+    """Return a group of commands, such as ``dispatch broker``."""
+    return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode="rich", add_completion=False)
+
+
 # Running of a coroutine with orderly shutdown on Ctrl-C at any time.
 #
 # ``asyncio.run`` handles Ctrl-C only while the loop runs: shortly before, a half-created loop ends with a traceback; in

@@ -16,6 +16,7 @@ from dispatch.cli.base import (
     Settings,
     align_columns,
     colorize,
+    make_group,
     print_err,
     print_out,
     print_result,
@@ -28,15 +29,8 @@ if TYPE_CHECKING:
     from dispatch.devtools.localcluster import LocalCluster
 
 
-app = typer.Typer(
-    help="Start, stop and inspect a local Pulsar broker for development.", no_args_is_help=True, rich_markup_mode="rich"
-)
-
-cluster_app = typer.Typer(
-    help="Start a cluster of brokers, and kill, restart and unload parts of it.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-)
+app = make_group("Start, stop and inspect a local Pulsar broker for development.")
+cluster_app = make_group("Start a cluster of brokers, and kill, restart and unload parts of it.")
 app.add_typer(cluster_app, name="cluster")
 
 

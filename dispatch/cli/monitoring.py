@@ -13,6 +13,7 @@ from dispatch.cli.base import (
     CliError,
     Json,
     Settings,
+    make_group,
     make_printable,
     print_json,
     print_out,
@@ -32,9 +33,7 @@ from dispatch.telemetry.rules import (
 
 DASHBOARDS_FOLDER = "dispatch-dashboards"
 
-dashboards_app = typer.Typer(
-    help="List and export dashboards for Grafana.", no_args_is_help=True, rich_markup_mode="rich", add_completion=False
-)
+dashboards_app = make_group("List and export dashboards for Grafana.")
 
 
 @dashboards_app.command("list")
@@ -112,12 +111,7 @@ def _describe_dashboard(dashboard: dict[str, Any]) -> dict[str, Any]:
 
 RULES_FOLDER = "dispatch-rules"
 
-rules_app = typer.Typer(
-    help="Export recording rules and alerts for Prometheus.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    add_completion=False,
-)
+rules_app = make_group("Export recording rules and alerts for Prometheus.")
 
 
 @rules_app.callback()

@@ -13,6 +13,7 @@ from dispatch.cli.base import (
     Json,
     Settings,
     format_count,
+    make_group,
     make_printable,
     print_json,
     print_out,
@@ -24,12 +25,7 @@ if TYPE_CHECKING:
     from dispatch.toolkit import Toolkit
 
 
-app = typer.Typer(
-    help="Show a toolkit file: its graph of actions and tools, recommendations, pictures.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    add_completion=False,
-)
+app = make_group("Show a toolkit file: its graph of actions and tools, recommendations, pictures.")
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="Toolkit in YAML.")]
 
