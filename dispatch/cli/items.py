@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import json as standard_json
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -418,12 +418,9 @@ def get(
         return found
 
     found = run_on_source(settings, source, "dispatch get", read)
-    print_result(found, make_printable(format_descriptor(found)), json=json)
-
-
-def format_descriptor(raw: Any) -> str:
-    """Return a descriptor as JSON for people; a text that is no JSON as it is."""
-    return raw if isinstance(raw, str) else json.dumps(raw, indent=2, ensure_ascii=False)
+    # A text that is no JSON is shown as it is.
+    text = found if isinstance(found, str) else standard_json.dumps(found, indent=2, ensure_ascii=False)
+    print_result(found, make_printable(text), json=json)
 
 
 # ``dispatch export``: write the generated descriptors of functions.
