@@ -11,6 +11,7 @@ import time
 import urllib.request
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
@@ -21,6 +22,7 @@ from dispatch._internal import cancel_and_wait, join_names
 from dispatch.catalog import (
     Catalog,
     CatalogError,
+    Problem,
     ServiceDescriptor,
     ToolDescriptor,
     UnknownToolError,
@@ -585,11 +587,7 @@ def _list_refused(snapshot: Snapshot) -> Iterator[UnusedItem]:
         for read in report.refused:
             for problem in read.problems:
                 if problem.severity == "error":
-                    where = f"{problem.key}: " if problem.key else ""
-                    reason = f"{where}{problem.problem}"
-                    yield UnusedItem(
-                        "refused", read.item.kind, read.name or read.item.key, id, problem.file, reason, problem.fix
-                    )
+                    yield _refused(read.item.kind, read.name or read.item.key, id, problem)
 
 
 def _list_failed(snapshot: Snapshot) -> Iterator[UnusedItem]:
@@ -598,12 +596,15 @@ def _list_failed(snapshot: Snapshot) -> Iterator[UnusedItem]:
             yield UnusedItem("refused", "source", "", id, id, str(error), "check with 'dispatch doctor'")
             continue
         for problem in error.problems:
-            if problem.severity == "error":
-                where = f"{problem.key}: " if problem.key else ""
-                kind, note = "file", "; the folder is loaded as a whole or not at all"
-                if isinstance(error, ServerFailedError):
-                    kind, note = "source", ""
-                yield UnusedItem("refused", kind, "", id, problem.file, f"{where}{problem.problem}{note}", problem.fix)
+            if problem.severity == "error" and isinstance(error, ServerFailedError):
+                yield _refused("source", "", id, problem)
+            elif problem.severity == "error":
+                yield _refused("file", "", id, problem, "; the folder is loaded as a whole or not at all")
+
+
+def _refused(kind: str, name: str, source: str, problem: Problem, note: str = "") -> UnusedItem:
+    where = f"{problem.key}: " if problem.key else ""
+    return UnusedItem("refused", kind, name, source, problem.file, f"{where}{problem.problem}{note}", problem.fix)
 
 
 def _list_versions(catalog: Catalog) -> Iterator[UnusedItem]:
@@ -870,43 +871,36 @@ class WatchedState(NamedTuple):
         return lines
 
 
+_NO_STATE: Final = WatchedState({}, (), {}, None)
+
 ShowChange = Callable[[Event | str | None, Sequence[str], WatchedState], object]
 """Shows an event, or a note that is no event, with the lines for the tools that changed and the state after it. None: the
 state at the start, or circuits that became known."""
 
 
+@dataclass
 class ToolWatch:
     """Follows the sources of a dispatcher.
 
-    Args:
+    Attributes:
         dispatcher: not started yet.
         wanted: the tools that are listed.
         approvals: file of approved definitions; None: nothing is held.
         metrics: URLs of metrics endpoints of running agents; empty: no circuits.
         show: shows the changes.
-
-    Attributes:
         is_started: the state at the start is shown.
     """
 
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        wanted: ListConditions,
-        approvals: str | None,
-        metrics: Sequence[str],
-        show: ShowChange,
-    ) -> None:
-        self._dispatcher = dispatcher
-        self._wanted = wanted
-        self._approvals = approvals
-        self._metrics = metrics
-        self._show = show
-        self._known_circuits: dict[str, str] = {}
-        self._metrics_problem = ""
-        self._state = WatchedState({}, (), {}, None)
-        self._read: tuple[Merged, tuple[SourceStatus, ...], tuple[int, ...] | None] | None = None
-        self.is_started = False
+    dispatcher: Dispatcher
+    wanted: ListConditions
+    approvals: str | None
+    metrics: Sequence[str]
+    show: ShowChange
+    is_started: bool = False
+    _known_circuits: dict[str, str] = field(default_factory=dict)
+    _metrics_problem: str = ""
+    _state: WatchedState = _NO_STATE
+    _read: tuple[Merged, tuple[SourceStatus, ...], tuple[int, ...] | None] | None = None
 
     async def run(self) -> None:
         """Show the state and every change, until it is cancelled.
@@ -915,13 +909,13 @@ class ToolWatch:
             TransportError: no broker answers.
             CliError: the metrics cannot be read at the start.
         """
-        circuits = await asyncio.to_thread(read_circuits, self._metrics) if self._metrics else None
+        circuits = await asyncio.to_thread(read_circuits, self.metrics) if self.metrics else None
         self._known_circuits.update(circuits or {})
-        events = self._dispatcher.events()
-        async with self._dispatcher:
-            state = self._read_state(WatchedState({}, (), {}, circuits))
+        events = self.dispatcher.events()
+        async with self.dispatcher:
+            state = self._read_state(_NO_STATE._replace(circuits=circuits))
             self.is_started = True
-            self._show(None, (), state)
+            self.show(None, (), state)
             self._state = state
             tasks = [asyncio.create_task(self._follow_events(events)), asyncio.create_task(self._follow_circuits())]
             try:
@@ -936,13 +930,13 @@ class ToolWatch:
         async for event in events:
             if isinstance(event, _SHOWN):
                 former, self._state = self._state, self._read_state(self._state)
-                self._show(event, self._state.list_changes(former), self._state)
+                self.show(event, self._state.list_changes(former), self._state)
 
     def _read_state(self, former: WatchedState) -> WatchedState:
         """Return ``former`` if nothing has changed: one activation is reported by up to a thousand events."""
-        registry = self._dispatcher.registry
+        registry = self.dispatcher.registry
         statuses = registry.sources()
-        read = registry.merged, statuses, None if self._approvals is None else Approvals(self._approvals).modified()
+        read = registry.merged, statuses, None if self.approvals is None else Approvals(self.approvals).modified()
         if self._read is not None and read[0] is self._read[0] and read[1:] == self._read[1:]:
             return former
         self._read = read
@@ -951,23 +945,23 @@ class ToolWatch:
             for each in statuses
             if each.state != "ok"
         ]
-        unused = [*failed, *list_unused(Snapshot(registry.merged, {}, {}), load_approved(self._approvals))]
+        unused = [*failed, *list_unused(Snapshot(registry.merged, {}, {}), load_approved(self.approvals))]
         return WatchedState(
-            {each.tool.name: each for each in select_tools(registry.catalog, self._wanted)},
-            select_unused(unused, self._wanted),
+            {each.tool.name: each for each in select_tools(registry.catalog, self.wanted)},
+            select_unused(unused, self.wanted),
             {each.id: each.state for each in statuses},
             former.circuits,
         )
 
     async def _follow_circuits(self) -> None:
-        if not self._metrics:
+        if not self.metrics:
             await asyncio.get_running_loop().create_future()
         while True:
             await asyncio.sleep(CIRCUITS_EVERY_S)
             found: Mapping[str, str] = {}
             problem = ""
             try:
-                found = await asyncio.to_thread(read_circuits, self._metrics)
+                found = await asyncio.to_thread(read_circuits, self.metrics)
             except CliError as error:
                 problem = error.message
             self._show_circuits(found, problem)
@@ -978,14 +972,14 @@ class ToolWatch:
         now = self._state = state._replace(circuits=circuits)
         if problem != self._metrics_problem:
             self._metrics_problem = problem
-            self._show(problem or "The metrics are read again.", (), now)
+            self.show(problem or "The metrics are read again.", (), now)
         elif circuits != state.circuits:
-            self._show(None, (), now)
+            self.show(None, (), now)
         for tool, circuit in circuits.items():
             former = self._known_circuits.get(tool, circuit)
             if tool in state.tools and former != circuit:
                 event = CircuitChanged(time.time(), tool, None, former, circuit, "read from the metrics")
-                self._show(event, [f"circuit of {tool}: {former} → {circuit}"], now)
+                self.show(event, [f"circuit of {tool}: {former} → {circuit}"], now)
         self._known_circuits.update(circuits)
 
 
