@@ -413,6 +413,13 @@ _GUARD_OF = {field: field.replace("_", "-") for field in Policy.__struct_fields_
 GUARDS = tuple(dict.fromkeys([*_GROUPS, *_GUARD_OF.values()]))
 
 _RATES = ("rate-limit", "user-rate-limit", "shared-user-rate-limit")
+_SWITCHED: Final[Mapping[str, str]] = {
+    **{guard: guard for guard in ("breaker", "bulkhead", "hedging", "quota", "single-flight", *_RATES)},
+    "balancing": "balancing.strategy",
+    "outlier-detection": "outlier-detection.consecutive-failures",
+    "retry": "retry.initial-backoff",
+}
+"""The guards of calls, each with the key that has no effect where the guard has none."""
 _BROKER_SPREADS = "the broker distributes the requests"
 
 
@@ -481,7 +488,7 @@ def plan_of(catalog: Catalog, name: str, user: Mapping[str, Any] = FrozenDict())
     return ToolPlan(
         target.label,
         service.id,
-        tuple(guard for guard in GUARDS if _is_on(guard, target, idle)),
+        tuple(guard for guard in GUARDS if _is_on(guard, policy, idle)),
         _retries(target, tool),
         _requests(target),
         describe_slo(policy.slo),
@@ -510,23 +517,10 @@ def _persistent(*topics: str) -> bool:
     return any(TopicName.parse(topic).persistent for topic in topics)
 
 
-def _is_on(guard: str, target: ResolvedTool, idle: Mapping[str, str]) -> bool:
+def _is_on(guard: str, policy: Policy, idle: Mapping[str, str]) -> bool:
     """Return whether it is a guard that has an effect for the tool."""
-    policy = target.policy
-    match guard:
-        case "retry":
-            return policy.retry is not None and policy.retry.max_attempts > 1
-        case "hedging":
-            return policy.hedging is not None and "hedging" not in idle
-        case "balancing":
-            return "balancing.strategy" not in idle
-        case "outlier-detection":
-            return policy.outlier_detection is not None and "outlier-detection.consecutive-failures" not in idle
-        case "single-flight":
-            return target.is_single_flight
-        case "slo":
-            return False  # objectives change no call
-    return guard in ("breaker", "bulkhead", "quota", *_RATES) and getattr(policy, guard.replace("-", "_")) is not None
+    is_set = guard in _SWITCHED and bool(getattr(policy, guard.replace("-", "_")))
+    return is_set and _SWITCHED[guard] not in idle
 
 
 def _without_effect(target: ResolvedTool, tool: ToolDescriptor) -> dict[str, str]:
