@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from dispatch.adapters.dialects import Style, fit_schema
@@ -44,17 +44,7 @@ async def tools(dispatcher: Dispatcher, *, user: str | UserOf = "", **filters: A
 
 def create_tool(tool: ModelTool, user_of: UserOf | None = None) -> FunctionTool:
     """Return one tool."""
-    fitted = fit_schema(tool.parameters, Style.OPENAI_RESPONSES)
-    return FunctionTool(
-        name=tool.name,
-        description=tool.description,
-        params_json_schema=fitted.schema,
-        on_invoke_tool=_create_invoker(tool, user_of),
-        strict_json_schema=fitted.is_strict,
-    )
 
-
-def _create_invoker(tool: ModelTool, user_of: UserOf | None) -> Callable[[ToolContext[Any], str], Awaitable[str]]:
     async def invoke(context: ToolContext[Any], text: str) -> str:
         call = read_native_call({"name": tool.name, "arguments": text}, CallForm.OPENAI_RESPONSES)
         assert call is not None
@@ -64,4 +54,11 @@ def _create_invoker(tool: ModelTool, user_of: UserOf | None) -> Callable[[ToolCo
         user = None if user_of is None else user_of(context)
         return (await tool.answer(call.args, user=user, context=context)).text
 
-    return invoke
+    fitted = fit_schema(tool.parameters, Style.OPENAI_RESPONSES)
+    return FunctionTool(
+        name=tool.name,
+        description=tool.description,
+        params_json_schema=fitted.schema,
+        on_invoke_tool=invoke,
+        strict_json_schema=fitted.is_strict,
+    )
