@@ -274,14 +274,10 @@ def _substitute_union(members: list[Any]) -> Any:
 
 
 def _substitute_pydantic(annotation: Any) -> Any:
-    adapter = _adapter_of(annotation)
+    adapter = sys.modules["pydantic"].TypeAdapter(annotation)
     return _make_substitute(
         lambda definitions: _write_pydantic(adapter, definitions), lambda value: _validate(adapter, value)
     )
-
-
-def _adapter_of(annotation: Any) -> Any:
-    return sys.modules["pydantic"].TypeAdapter(annotation)
 
 
 def _write_pydantic(adapter: Any, definitions: Definitions) -> dict[str, Any]:
