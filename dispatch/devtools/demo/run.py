@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import random
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +18,6 @@ from dispatch.devtools.demo import world
 from dispatch.devtools.demo.scenarios import (
     SLOW_SERVICE,
     Event,
-    EventLog,
     EveryOutcome,
     NoisyUser,
     OpenCircuit,
@@ -87,29 +86,9 @@ class Summary:
         }
 
     def _outcome(self, outcome: Outcome) -> dict[str, Any]:
-        found: dict[str, Any] = {"count": self.board.outcomes[outcome]}
         example = self.board.examples.get(outcome)
-        if example is not None:
-            found["example"] = {"tool": example.tool, "type": example.type, "message": example.message}
-        return found
-
-
-def capture_guards(dispatcher: Dispatcher, users: Mapping[str, world.UserScore]) -> dict[str, list[dict[str, Any]]]:
-    """Return the state of instances, circuits and users, as rows in the form of the admin API.
-
-    Args:
-        dispatcher: a started dispatcher.
-        users: counts by user.
-    """
-    breakers = {tool: dispatcher.breaker(tool) for tool in dispatcher.catalog.tools}
-    return {
-        "instances": [msgspec.to_builtins(view) for view in dispatcher.instances(SLOW_SERVICE)],
-        "circuits": [
-            {"tool": tool, "state": str(breaker.state), "retry_after": breaker.retry_after}
-            for tool, breaker in breakers.items()
-        ],
-        "users": [{"user": name, "calls": score.admitted, "refused": score.rejected} for name, score in users.items()],
-    }
+        shown = {} if example is None else {"example": asdict(example)}
+        return {"count": self.board.outcomes[outcome], **shown}
 
 
 TRANSLATORS: Final = ("translate-1", "translate-2", "translate-3")
@@ -155,7 +134,7 @@ class Demo:
         self.scenario_number = 0
         self.phase = "connecting"
         self._security = security
-        self._events: EventLog | None = None
+        self._context: ScenarioContext | None = None
         self._dispatcher: Dispatcher | None = None
         self._guards: dict[str, list[dict[str, Any]]] = {}
         self._is_running = True
@@ -166,20 +145,32 @@ class Demo:
     @property
     def progress(self) -> float:
         """Return the completed share of the run, 0 to 1; below 1 until it has ended."""
-        if self._done or self._events is None:
+        if self._done or self._context is None:
             return float(self._done)
-        passed = asyncio.get_running_loop().time() - self._events.started_at
+        passed = self._context.clock() - self._context.started_at
         return min(0.99, passed / self.time_scale.total)
 
     @property
     def events(self) -> list[Event]:
         """Return the events so far."""
-        return [] if self._events is None else self._events.all
+        return [] if self._context is None else self._context.events
 
     @property
     def guards(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the state of the guards, as :func:`capture_guards` does; after the run, their last state."""
-        return self._guards if self._dispatcher is None else capture_guards(self._dispatcher, self.board.users)
+        """Return the state of instances, circuits and users, as rows in the form of the admin API; after the run, their last
+        state."""
+        dispatcher, users = self._dispatcher, self.board.users.items()
+        if dispatcher is None:
+            return self._guards
+        breakers = {tool: dispatcher.breaker(tool) for tool in dispatcher.catalog.tools}
+        return {
+            "instances": [msgspec.to_builtins(view) for view in dispatcher.instances(SLOW_SERVICE)],
+            "circuits": [
+                {"tool": tool, "state": str(breaker.state), "retry_after": breaker.retry_after}
+                for tool, breaker in breakers.items()
+            ],
+            "users": [{"user": name, "calls": score.admitted, "refused": score.rejected} for name, score in users],
+        }
 
     async def run(self) -> Summary:
         """Run the demo. A cancellation stops everything that the run started.
@@ -210,8 +201,7 @@ class Demo:
                 self._on_admin(dispatcher.admin_url)
             dispatcher.search.use_embedder(None)  # terms only: two runs are alike, whatever is installed
             await self._warm_up(dispatcher)
-            context = ScenarioContext(dispatcher, self.board, self.time_scale, EventLog())
-            self._events = context.events
+            self._context = context = ScenarioContext(dispatcher, self.board, self.time_scale)
             self._dispatcher = dispatcher
             stack.callback(self._store_snapshot)
             async with asyncio.TaskGroup() as group:

@@ -30,27 +30,20 @@ class Event(NamedTuple):
     text: str
 
 
-class EventLog:
-    """The events of a run, in order."""
-
-    def __init__(self) -> None:
-        self.all: list[Event] = []
-        self.started_at = asyncio.get_running_loop().time()
-
-    def record(self, text: str) -> None:
-        """Record an event with the current time."""
-        self.all.append(Event(asyncio.get_running_loop().time() - self.started_at, text))
-
-
 @dataclass(frozen=True, slots=True)
 class ScenarioContext:
-    """Shared objects of the scenarios: dispatcher, counts, times and event log."""
+    """Shared objects of the scenarios: dispatcher, counts, times, and the events of the run in order."""
 
     dispatcher: Dispatcher
     board: world.Scoreboard
     time_scale: world.TimeScale
-    events: EventLog
+    events: list[Event] = field(default_factory=list)
     clock: Callable[[], float] = field(default_factory=lambda: asyncio.get_running_loop().time)
+    started_at: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+
+    def record(self, text: str) -> None:
+        """Record an event with the current time."""
+        self.events.append(Event(self.clock() - self.started_at, text))
 
     def create_agent(self, name: str) -> world.Agent:
         """Create an agent."""
@@ -180,7 +173,7 @@ class EveryOutcome(Scenario):
         began, pause = clock(), self.context.time_scale.every_outcome / len(self.steps)
         for number, (title, run_step) in enumerate(self.steps):
             await asyncio.sleep(max(0.0, began + number * pause - clock()))
-            self.context.events.record(f"{title[0].upper()}{title[1:]}.")
+            self.context.record(f"{title[0].upper()}{title[1:]}.")
             await run_step()
 
     def find_deviations(self) -> list[str]:
@@ -274,7 +267,7 @@ class SlowInstance(Scenario):
             await asyncio.sleep(TRANSLATE_PAUSE_S)
 
     async def run_steps(self) -> None:
-        time_scale, record = self.context.time_scale, self.context.events.record
+        time_scale, record = self.context.time_scale, self.context.record
         slow = self._translators[SLOW_INSTANCE]
         ready = await self.wait_until(
             lambda: len(self._views) == len(self._translators) and all(view.state == "up" for view in self._views),
@@ -302,7 +295,7 @@ class SlowInstance(Scenario):
             states = self.states_by_instance.get(view.id)
             if states is None or states[-1] == view.state:
                 continue
-            self.context.events.record(f"{view.id}: {states[-1]} → {view.state}{_describe_state(view)}")
+            self.context.record(f"{view.id}: {states[-1]} → {view.state}{_describe_state(view)}")
             states.append(view.state)
 
     def find_deviations(self) -> list[str]:
@@ -399,14 +392,14 @@ class OpenCircuit(Scenario):
                 self.sent += bool(result.request_id)
                 if self.rejection is None:
                     self.rejection = result.error.message
-                    self.context.events.record(f"{name}'s model reads: “{self.rejection}”")
+                    self.context.record(f"{name}'s model reads: “{self.rejection}”")
                 for other in result.error.alternatives[:1]:  # as a model would do
                     result = await agent.call(other, {"pair": pair})
                     self.alternative_results += result.ok
             await asyncio.sleep(RATE_PAUSE_S)
 
     async def run_steps(self) -> None:
-        time_scale, record = self.context.time_scale, self.context.events.record
+        time_scale, record = self.context.time_scale, self.context.record
         breaker = self.context.dispatcher.breaker(HANGING_TOOL)
         self.states = [str(breaker.state)]
         former = breaker.on_transition
@@ -519,7 +512,7 @@ class NoisyUser(Scenario):
                 users[name].rejected += 1
                 if self.rejection is None:
                     self.rejection = result.error.message
-                    self.context.events.record(f"{name}'s model reads: “{self.rejection}”")
+                    self.context.record(f"{name}'s model reads: “{self.rejection}”")
             else:
                 self.unexpected += 1
             self.seconds = self.context.clock() - self._start
@@ -528,7 +521,7 @@ class NoisyUser(Scenario):
     async def run_steps(self) -> None:
         self.context.board.track_users(self.agents)
         self._began = self.context.clock()
-        self.context.events.record(
+        self.context.record(
             f"{NOISY_USER} calls {LIMITED_TOOL} up to {1 / NOISY_USER_PAUSE_S:.0f} times a second, {len(OTHERS)} others "
             f"rarely; each user's limit is {world.USER_RATE.rate}."
         )
@@ -537,7 +530,7 @@ class NoisyUser(Scenario):
     async def run(self) -> None:
         await super().run()
         noisy, (admitted, rejected) = self.context.board.users[NOISY_USER], self._others()
-        self.context.events.record(
+        self.context.record(
             f"{NOISY_USER}: {noisy.admitted} calls admitted, {noisy.rejected} rejected. "
             f"Other users: {admitted} and {rejected}."
         )
