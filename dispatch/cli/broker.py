@@ -99,9 +99,7 @@ Number = Annotated[int, typer.Argument(help="Number of the broker, from 1.")]
 @cluster_app.command("start")
 @with_settings()
 def start_cluster(
-    settings: Settings,
-    brokers: Annotated[int, typer.Option(min=1, max=9)] = 3,
-    json: Json = False,
+    settings: Settings, brokers: Annotated[int, typer.Option(min=1, max=9)] = 3, json: Json = False
 ) -> None:
     """Start a cluster in the background on free ports: ZooKeeper, a bookie and brokers; or show the running one.
 

@@ -293,13 +293,7 @@ def calls(
 
 
 @with_settings("broker", "token_file", "trust_certs", "trust")
-def show(
-    settings: Settings,
-    id: str,
-    urls: Urls = None,
-    token: Token = "",
-    json: bool = False,
-) -> None:
+def show(settings: Settings, id: str, urls: Urls = None, token: Token = "", json: bool = False) -> None:
     """Show the timeline of one call: waits and attempts, each with its instance, duration and outcome.
 
     [bold]dispatch calls show 8124 9464[/bold]

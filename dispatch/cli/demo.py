@@ -45,9 +45,7 @@ PLAIN_WIDTH = 120
 
 @with_settings("admin", "broker", "token_file", "trust_certs")
 def demo(
-    settings: Settings,
-    seconds: Annotated[float | None, typer.Option(min=5, max=3600)] = None,
-    json: bool = False,
+    settings: Settings, seconds: Annotated[float | None, typer.Option(min=5, max=3600)] = None, json: bool = False
 ) -> None:
     """Watch agents call tools while faults are injected, in four scenarios.
 

@@ -23,10 +23,7 @@ _FILES: Final = {
 
 
 @with_settings()
-def init(
-    settings: Settings,
-    name: str,
-) -> None:
+def init(settings: Settings, name: str) -> None:
     """Create a folder with a service of two functions, its test, its policy and a compose file.
 
     [bold]dispatch init shop && cd shop && pytest && dispatch serve shop.py --watch[/bold]

@@ -23,13 +23,7 @@ from dispatch.cli.base import (
 from dispatch.cli.sources import load_catalog
 from dispatch.documents import replace_file
 from dispatch.policy import Slo
-from dispatch.telemetry.rules import (
-    SLO,
-    collect_slos,
-    describe_slo,
-    list_unpageable_objectives,
-    render_rule_files,
-)
+from dispatch.telemetry.rules import SLO, collect_slos, describe_slo, list_unpageable_objectives, render_rule_files
 
 DASHBOARDS_FOLDER = "dispatch-dashboards"
 

@@ -79,11 +79,7 @@ def recommend(
 
 @app.command()
 @with_settings()
-def draw(
-    settings: Settings,
-    file: File,
-    output: str = "",
-) -> None:
+def draw(settings: Settings, file: File, output: str = "") -> None:
     """Draw a toolkit file: actions, tools and groups, with the score of each edge.
 
     [bold]dispatch toolkit draw toolkit.yml --output toolkit.png[/bold]

@@ -19,14 +19,7 @@ import msgspec
 import typer
 
 from dispatch._internal import cancel_and_wait, join_names
-from dispatch.catalog import (
-    Catalog,
-    CatalogError,
-    Problem,
-    ServiceDescriptor,
-    ToolDescriptor,
-    UnknownToolError,
-)
+from dispatch.catalog import Catalog, CatalogError, Problem, ServiceDescriptor, ToolDescriptor, UnknownToolError
 from dispatch.catalog.approvals import Approvals
 from dispatch.catalog.catalog import ListConditions, fingerprint, service_fingerprint
 from dispatch.catalog.merge import Merged
@@ -303,10 +296,7 @@ async def _search(catalog: Catalog, query: str, tools: dict[str, ToolDescriptor]
 
 @with_settings("broker", *SOURCES, "approvals", "token_file", "trust_certs")
 def approve(
-    settings: Settings,
-    names: list[str],
-    yes: Annotated[bool, typer.Option("--yes", "-y")] = False,
-    json: bool = False,
+    settings: Settings, names: list[str], yes: Annotated[bool, typer.Option("--yes", "-y")] = False, json: bool = False
 ) -> None:
     """Approve the present definition of tools or services of sources that hold changes (on_change="hold").
 
@@ -754,10 +744,7 @@ def describe_tool(catalog: Catalog, listed: ListedTool, circuits: Mapping[str, s
     ):
         if value:
             rows.append(
-                (
-                    label,
-                    make_printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)),
-                )
+                (label, make_printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
             )
     for argument in tool.described_arguments:
         need = {True: ", required", False: ", optional", None: ""}[argument.required]

@@ -1092,10 +1092,7 @@ class DockerBroker:
             )
             broker._log.callback(follower.kill)
             seconds = wait_until_ready(
-                Admin(broker.web_url, timeout=2.0).is_ready,
-                follower.wait,
-                logs=[folder / "console.log"],
-                report=report,
+                Admin(broker.web_url, timeout=2.0).is_ready, follower.wait, logs=[folder / "console.log"], report=report
             )
             undo.pop_all()
         if detached:

@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dispatch._internal import check_instance, describe_type
 from dispatch.calling import CallableTool
 from dispatch.toolkit.drawing import draw_figure
-from dispatch.toolkit.graph import (
-    DEFAULT_HOPS,
-    DEFAULT_THRESHOLD,
-    Action,
-    Tool,
-    ToolGroup,
-    ToolkitWarning,
-)
+from dispatch.toolkit.graph import DEFAULT_HOPS, DEFAULT_THRESHOLD, Action, Tool, ToolGroup, ToolkitWarning
 from dispatch.toolkit.learning import LearnedScore
 from dispatch.toolkit.toolkit import Toolkit, recommend_subgraph
 

@@ -41,15 +41,7 @@ from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, Too
 from dispatch.messaging.request import Request
 from dispatch.messaging.wire import json_text
 from dispatch.permissions import Authorizer, Grants, GrantsFunction, check_permission, require_permissions
-from dispatch.policy import (
-    UNDECLARED,
-    Annotations,
-    Policy,
-    PolicyLike,
-    check_repeats,
-    read_policy,
-    repeatable,
-)
+from dispatch.policy import UNDECLARED, Annotations, Policy, PolicyLike, check_repeats, read_policy, repeatable
 from dispatch.resilience.aio import SingleFlight
 from dispatch.resilience.breaker import CircuitBreaker, State
 from dispatch.result import CallResult

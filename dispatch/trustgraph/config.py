@@ -803,11 +803,7 @@ class ConfigBroker:
         inbox = reply_topic(
             str(TopicName(False, answers.tenant, answers.namespace, answers.name)), f"{self._identity.key}-{self._name}"
         )
-        properties = {
-            Property.HELLO: request_queue,
-            Property.REPLY_TO: inbox,
-            Property.SECRET: self._identity.secret,
-        }
+        properties = {Property.HELLO: request_queue, Property.REPLY_TO: inbox, Property.SECRET: self._identity.secret}
         async with asyncio.timeout(timeout):
             await self._subscribe_responses(inbox)
             # Closed again: there may be a thousand services, and each is asked once.
