@@ -336,7 +336,14 @@ class Dispatcher(AsyncContext):
                 from dispatch.admin.app import DispatcherAdmin  # perf: imports starlette
 
                 self._admin = DispatcherAdmin(
-                    settings, runtime, self._live, recorder, self._events, self.telemetry, self.client_id
+                    settings,
+                    self._transport,
+                    runtime,
+                    self._live,
+                    recorder,
+                    self._events,
+                    self.telemetry,
+                    self.client_id,
                 )
             await self._live.start(runtime, self._connect_source)
         except BaseException:
@@ -381,10 +388,10 @@ class Dispatcher(AsyncContext):
     async def _close(self, drain: float) -> None:
         self._is_closed = True
         async with contextlib.AsyncExitStack() as stack:
-            if self._admin is not None:
-                stack.push_async_callback(self._admin.close)
             stack.callback(self._events.close)
             stack.push_async_callback(self._transport.close)
+            if self._admin is not None:
+                stack.push_async_callback(self._admin.close)
             stack.push_async_callback(self._authorizer.close)
             if self._search is not None:
                 stack.push_async_callback(self._search.close)

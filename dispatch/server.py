@@ -17,10 +17,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import ModuleType, NoneType
 from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
-
 from dispatch._internal import AsyncContext, check_instance, excerpt, explain_keywords, loop_clock, yield_to_others
-from dispatch.admin import ADMIN_LABEL, Admin, read_admin
+from dispatch.admin import Admin, read_admin
 from dispatch.announcements.messages import Announce, DescriptorParts
 from dispatch.catalog.catalog import load_items
 from dispatch.catalog.items import Item
@@ -396,7 +394,7 @@ class ToolServer(AsyncContext):
         self._sessions: SessionRequests | None = None
         self._announcer: Announcer | None = None
         check_instance("announce", announce or DEFAULT_ANNOUNCE, Announce, "dispatch.Announce(…), or None")
-        self._announce_settings = announce
+        self.announce = announce
         if announce is not None:
             DescriptorParts(*self.descriptors)  # one that is too large is refused here
         self._descriptor_announcer: DescriptorAnnouncer | None = None
@@ -404,8 +402,6 @@ class ToolServer(AsyncContext):
         self._is_started = False
         self._admin_settings = read_admin(admin)
         self._admin: ServiceAdmin | None = None
-        self.admin_url: str | None = None
-        """URL of the admin endpoint, which is announced; None: there is none."""
         self.refused = dict.fromkeys(REASONS, 0)
         """Refusals by reason."""
 
@@ -491,6 +487,11 @@ class ToolServer(AsyncContext):
         return self._queue is not None and self._transport.connected
 
     @property
+    def admin_url(self) -> str | None:
+        """URL of the admin endpoint and its console; None: there is none."""
+        return None if self._admin is None else self._admin.url
+
+    @property
     def broker_url(self) -> str:
         """URL of the broker."""
         return self._transport.url
@@ -529,6 +530,8 @@ class ToolServer(AsyncContext):
             if self._owns_transport:
                 await self._transport.start()
             await self._listen()
+            if self._admin is not None:
+                self._admin.announce_beside_tools()
         except BaseException:
             if self._owns_transport:
                 await self._transport.close()
@@ -585,8 +588,8 @@ class ToolServer(AsyncContext):
             mode=Mode.SHARED,
             name=(handler and handler.subscription) or f"{self.service}-request",
         )
-        if self._announce_settings is not None and self.descriptors.tools:
-            self._descriptor_announcer = self._create_descriptor_announcer(self._announce_settings)
+        if self.announce is not None and self.descriptors.tools:
+            self._descriptor_announcer = self._create_descriptor_announcer(self.announce)
         if has_sessions or self._descriptor_announcer is not None:
             await self._announce(router, has_sessions=has_sessions)
         if self._descriptor_announcer is not None:
@@ -600,8 +603,6 @@ class ToolServer(AsyncContext):
             self._observer.rename(service)
 
     def _create_descriptor_announcer(self, settings: Announce) -> DescriptorAnnouncer:
-        if self.admin_url is not None:
-            settings = msgspec.structs.replace(settings, labels={**settings.labels, ADMIN_LABEL: self.admin_url})
         announcer = DescriptorAnnouncer(
             self._transport,
             settings,
@@ -718,10 +719,10 @@ class ToolServer(AsyncContext):
         cancelled."""
         self.drain_timeout = 0.0
         async with contextlib.AsyncExitStack() as stack:
-            if self._admin is not None:
-                stack.push_async_callback(self._admin.close)
             if self._owns_transport:
                 stack.push_async_callback(self._transport.close)
+            if self._admin is not None:
+                stack.push_async_callback(self._admin.close)
             stack.callback(self._observer.close)  # after the sessions, whose ends are counted
             if self._router is not None:
                 stack.push_async_callback(self._router.close)

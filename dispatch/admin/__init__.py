@@ -3,6 +3,7 @@
 import hashlib
 import ipaddress
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -80,6 +81,17 @@ def parse_host_port(text: str) -> tuple[str, int]:
     if ":" in host and not is_bracketed:
         raise ValueError(f"the address in '{text}' is ambiguous: write [{host}]:{port}")
     return host.strip("[]"), int(port)
+
+
+def is_endpoint(url: str) -> bool:
+    """Return whether ``url`` may be that of an admin endpoint: HTTP, without a user, a query or a fragment."""
+    try:
+        parts = urlsplit(url)
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    is_plain = url.isprintable() and " " not in url and not {"@", "?", "#", "\\"}.intersection(url)
+    return parts.scheme in ("http", "https") and has_host and is_plain
 
 
 def check_admin(settings: Admin) -> Admin:

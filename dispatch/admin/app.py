@@ -35,6 +35,7 @@ from dispatch.admin import Admin, hash_token, parse_host_port
 from dispatch.admin.actions import Actions, ApiError, decode_request
 from dispatch.admin.console import Console
 from dispatch.admin.http import LOOPBACK_HOSTS, describe_address, list_own_hosts, open_listener, replay, running_app
+from dispatch.admin.peers import EndpointAnnouncer
 from dispatch.admin.recent import RecentCalls, RecordedCall
 from dispatch.admin.views import (
     DispatcherViews,
@@ -46,8 +47,12 @@ from dispatch.admin.views import (
     describe_call,
     describe_process,
 )
+from dispatch.announcements.messages import DEFAULT_TOPIC
+from dispatch.announcements.source import Announced
+from dispatch.announcements.trust import Trust
 from dispatch.calls.resolution import LiveCatalog
 from dispatch.calls.runtime import Runtime
+from dispatch.catalog.merge import PUT
 from dispatch.errors import ErrorType, Outcome, TransportError
 from dispatch.telemetry.events import BrokerChanged, Events
 from dispatch.telemetry.exposition import metrics_app
@@ -408,6 +413,9 @@ class AdminApi:
         started: of the process, in seconds since the epoch.
         actions: on the process.
         callers: of the endpoint.
+
+    Attributes:
+        announcers: of the endpoint.
     """
 
     def __init__(
@@ -419,6 +427,7 @@ class AdminApi:
         self._settings = settings
         self._callers = callers
         self._started = started
+        self.announcers: list[EndpointAnnouncer] = []
         self._clock = loop_clock()
         self._wall = 0.0
         recent = views.recent
@@ -536,8 +545,11 @@ class AdminApi:
     def peers(self) -> list[Values]:
         """Return ``/api/peers``."""
         urls = (each if "://" in each else f"http://{each}" for each in self._settings.peers)
-        own = [{"url": url, "name": None, "source": "setting"} for url in urls]
-        return [*own, *self._views.peers()]
+        found: dict[str, Values] = {url: {"url": url, "name": None, "source": "setting"} for url in urls}
+        for announcer in self.announcers:
+            for url, name in announcer.others().items():
+                found.setdefault(url, {"url": url, "name": name, "source": "announcement"})
+        return list(found.values())
 
     def _list_tools(self, service: str | None) -> list[Values]:
         return [each for each in self._views.tools() if service is None or each["service"] == service]
@@ -633,6 +645,22 @@ class AdminEndpoint:
         """Accept connections."""
         self._task = asyncio.create_task(self._serve(), name="dispatch-admin")
 
+    def announce(
+        self, transport: Transport, topics: Mapping[str, Mapping[str, bytes]], trusts: Mapping[str, Trust]
+    ) -> None:
+        """Announce the endpoint from now on, in the background.
+
+        Args:
+            transport: a started connection.
+            topics: of the announcements of tools, with the keys that sign those of the endpoint beside them.
+            trusts: by the same topics, where the announcements of other processes are read.
+        """
+        name = self._api.describe_process()["name"]
+        self._api.announcers = [
+            EndpointAnnouncer(transport, topic, keys, self.url, name, trusts.get(topic))
+            for topic, keys in topics.items()
+        ]
+
     async def _serve(self) -> None:
         with self._listener:
             async with running_app(self._app, self._listener, drain=1):
@@ -640,7 +668,10 @@ class AdminEndpoint:
                 self._api.close_streams()
 
     async def close(self) -> None:
-        """End the streams and the connections. Idempotent."""
+        """End the announcements, while the broker is still connected; then the streams and the connections. Idempotent."""
+        announcers, self._api.announcers = self._api.announcers, []
+        for each in announcers:
+            await each.close()
         self._stop.set()
         self._actions.close()
         if self._task is not None:
@@ -657,12 +688,13 @@ class DispatcherAdmin(AdminEndpoint):
 
     Args:
         settings: of the endpoint.
-        runtime, live, recent, events, telemetry, name: of the dispatcher.
+        transport, runtime, live, recent, events, telemetry, name: of the dispatcher.
     """
 
     def __init__(
         self,
         settings: Admin,
+        transport: Transport,
         runtime: Runtime,
         live: LiveCatalog,
         recent: RecentCalls,
@@ -675,10 +707,14 @@ class DispatcherAdmin(AdminEndpoint):
         super().__init__(settings, self.views, log, telemetry, Actions(self.views, log, events))
         events.subscribe(log.record)
         self.start()
+        sources = [live.registry.source(each.id) for each in live.registry.sources() if each.id != PUT]
+        trusts = {each.topic: each.trust for each in sources if isinstance(each, Announced)}
+        trusts = trusts or {DEFAULT_TOPIC: Trust()}
+        self.announce(transport, {topic: trust.keys for topic, trust in trusts.items()}, trusts)
 
 
 class ServiceAdmin(AdminEndpoint):
-    """The admin endpoint of tool servers; it accepts connections at once, and the servers announce it.
+    """The admin endpoint of tool servers; it accepts connections at once.
 
     Args:
         settings: of the endpoint.
@@ -697,6 +733,11 @@ class ServiceAdmin(AdminEndpoint):
         transport.on_connection_change(record_connection)
         views = ServiceViews(servers, log)
         super().__init__(settings, views, log, telemetry, Actions(views, log, None))
-        for server in servers:
-            server.admin_url = self.url
         self.start()
+        self._servers = servers
+        self._transport = transport
+
+    def announce_beside_tools(self) -> None:
+        """Announce the endpoint on the topics of the servers' announcements, when the connection is there."""
+        settings = [each.announce for each in self._servers if each.announce is not None]
+        self.announce(self._transport, {each.topic: each.keys for each in settings}, {})

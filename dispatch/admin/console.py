@@ -364,7 +364,7 @@ class Console:
             "instance.html",
             "Instances",
             instance=instance,
-            console=next((each["url"] for each in self._api.peers() if each["name"] == id), None),
+            console=next((each["url"] for each in self._api.peers() if id in (each["name"] or "").split(", ")), None),
             circuits=views.circuits_at(id, service),
             sessions=[
                 each for each in views.sessions() if each["service"] in (None, service) and (own or each["peer"] == id)

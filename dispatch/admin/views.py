@@ -12,14 +12,12 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from dispatch._internal import loop_clock
-from dispatch.admin import ADMIN_LABEL
 from dispatch.admin.api import Instance, Tool, ToolDetails
 from dispatch.admin.recent import ANSWERED, RATE_SLOTS, SLOT_S, RecentCalls, RecordedCall, ToolCalls
-from dispatch.announcements.source import Announced
+from dispatch.announcements.messages import Announce
 from dispatch.balancing.instances import UP_STATES, InstanceView
 from dispatch.calls.resolution import LiveCatalog, ResolvedTool, meter_label
 from dispatch.calls.runtime import Runtime
-from dispatch.catalog.merge import PUT
 from dispatch.policy import Policy, explain_policy
 from dispatch.protocol.session import SessionState, find_state
 from dispatch.resilience.breaker import CircuitBreaker
@@ -73,9 +71,6 @@ class Views(Protocol):
         return []
 
     def policy(self) -> list[Values]:
-        return []
-
-    def peers(self) -> list[Values]:
         return []
 
 
@@ -416,17 +411,6 @@ class DispatcherViews:
         own = ("dispatcher", self.live.resolver.policy)
         return [each._asdict() for each in explain_policy(policy, (own, *layers))]
 
-    def peers(self) -> list[Values]:
-        registry = self.live.registry
-        sources = [registry.source(each.id) for each in registry.sources() if each.id != PUT]
-        return [
-            {"url": info.labels[ADMIN_LABEL], "name": info.id, "source": "announcement"}
-            for source in sources
-            if isinstance(source, Announced)
-            for info in source.announced()
-            if ADMIN_LABEL in info.labels
-        ]
-
 
 class ObservedService(ObservedServer, Protocol):
     """A tool server, as the admin endpoint sees it."""
@@ -434,7 +418,7 @@ class ObservedService(ObservedServer, Protocol):
     instance: str
     request_queue: str
     concurrency: int
-    admin_url: str | None
+    announce: Announce | None
 
     @property
     def descriptors(self) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]: ...

@@ -89,6 +89,7 @@ class Announcement(msgspec.Struct, frozen=True, omit_defaults=True):
         tools: the tools, or a part of them; missing: a heartbeat.
         part: number of the part from 1, and of all parts.
         stats: load and counters, in answers to ``who`` with ``stats``.
+        secret: in ``bye``, where the incarnation ends with its hash: see :func:`hash_secret`.
         signatures: HMAC-SHA-256 by key id, in hexadecimal digits.
     """
 
@@ -101,6 +102,7 @@ class Announcement(msgspec.Struct, frozen=True, omit_defaults=True):
     tools: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     part: tuple[int, int] = (1, 1)
     stats: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    secret: Text = ""
     signatures: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
     def read_ref(self) -> ServiceRef:
@@ -204,6 +206,17 @@ def question_topic(topic: str) -> str:
     name = TopicName.parse(topic)
     namespace = "request" if name.namespace == "notify" else name.namespace
     return str(TopicName(False, name.tenant, namespace, f"{name.name}-who"))
+
+
+def admin_topic(topic: str) -> str:
+    """Return the topic on which the admin endpoints of the processes are announced that use ``topic`` for their tools."""
+    name = TopicName.parse(topic)
+    return str(TopicName(False, name.tenant, name.namespace, f"{name.name}-admin"))
+
+
+def hash_secret(secret: str) -> str:
+    """Return the hash by which a ``bye`` without a signature is known as that of the process itself."""
+    return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 # Digests and signatures are over the JSON with sorted keys and without blanks.
@@ -367,12 +380,14 @@ class AnnouncementWriter:
         *,
         part: int = 0,
         stats: Mapping[str, Any] | None = None,
+        secret: str | None = None,
     ) -> bytes:
         """Return one message.
 
         Args:
             part: of the descriptors, from 1; 0: a heartbeat.
             stats: load and counters.
+            secret: see :class:`Announcement`.
         """
         self._sequence += 1
         message: dict[str, Any] = {
@@ -388,6 +403,8 @@ class AnnouncementWriter:
             message["part"] = (part, len(descriptors.parts))
         if stats is not None:
             message["stats"] = dict(stats)
+        if secret is not None:
+            message["secret"] = secret
         if self._keys:
             message["signatures"] = sign(message, self._keys)
         return _encoder.encode(message)

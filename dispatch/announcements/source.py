@@ -10,7 +10,7 @@ from types import NoneType
 from typing import Any, Final
 
 from dispatch._internal import cancel_and_wait, check_instance, explain_keywords, wait_set
-from dispatch.announcements.messages import DEFAULT_TOPIC, InstanceInfo, Question, question_topic
+from dispatch.announcements.messages import DEFAULT_TOPIC, Question, question_topic
 from dispatch.announcements.table import AnnouncementTable, Inquiry
 from dispatch.announcements.trust import Trust
 from dispatch.catalog.items import Item
@@ -82,10 +82,6 @@ class Announced:
         self._version = 0
         self._items: list[Item] = []
         self._reset()
-
-    def announced(self) -> list[InstanceInfo]:
-        """Return the instances that announce themselves."""
-        return [each.info for service in self.table.services.values() for each in service.instances.values()]
 
     def connect(self, broker: Broker) -> None:
         """Use ``broker`` from now on. The dispatcher calls this before the first :meth:`discover`."""

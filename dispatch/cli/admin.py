@@ -19,13 +19,13 @@ import msgspec
 import typer
 
 from dispatch._internal import DaemonThreads, excerpt, is_deeper
+from dispatch.admin import ADMIN_LABEL, is_endpoint
 from dispatch.admin.api import Call, Circuit, Event, Instance, Peer, Process, Session, Tool, User
-from dispatch.announcements.messages import Question
+from dispatch.announcements.messages import Question, admin_topic
 from dispatch.cli.base import CliError, Settings
 from dispatch.cli.screen import Row, merge
 from dispatch.cli.sources import connect_broker
 from dispatch.cli.wire import DEFAULT_WAIT_S, collect
-from dispatch.messaging.wire import TopicName
 from dispatch.schemas import MAX_DEPTH
 
 TIMEOUT_S: Final = 3.0
@@ -395,9 +395,10 @@ async def find_fleet(settings: Settings, urls: Sequence[str] | None, token: str)
         found = await _find_announced(settings, token)
         if not found:
             raise CliError(
-                f"No process announces an admin endpoint on {settings.announcements} at {settings.broker_url}.",
-                "name URLs, as in 'dispatch top 9464', or start services with 'dispatch serve FILE --admin HOST:PORT', "
-                "those of a class with --descriptors DIR: without descriptors nothing is announced",
+                f"No process announces an admin endpoint on {admin_topic(settings.announcements)} at "
+                f"{settings.broker_url}.",
+                "start agents with connect(admin=…), services and others with --admin HOST:PORT; or name URLs, as in "
+                "'dispatch top 9464'",
             )
     fleet = Fleet(found)
     await fleet.find_peers()
@@ -405,14 +406,16 @@ async def find_fleet(settings: Settings, urls: Sequence[str] | None, token: str)
 
 
 async def _find_announced(settings: Settings, token: str) -> list[AdminEndpoint]:
-    topic = TopicName.parse(settings.announcements)
-    trust = settings.load_trust().within(topic.tenant)
+    """Return the announced endpoints. Each announcement is a claim: only one with a signature gets the token, and of those
+    with one URL it counts."""
+    trust = settings.load_trust()
     async with connect_broker(settings, "dispatch top") as broker:
-        instances = await collect(broker, str(topic), Question(stats=True), DEFAULT_WAIT_S, trust)
-    found = {}
-    for each in instances:
-        url = each.labels.get("admin")
-        if url and not each.untrusted:
+        topic = admin_topic(settings.announcements)
+        processes = await collect(broker, topic, Question(stats=True), DEFAULT_WAIT_S, trust)
+    found: dict[str, AdminEndpoint] = {}
+    for each in sorted(processes, key=lambda process: not process.is_signed):
+        url = each.labels.get(ADMIN_LABEL, "")
+        if is_endpoint(url) and (each.is_signed or not trust.signed_only) and len(found) < MAX_PEERS:
             endpoint = AdminEndpoint(url, token if each.is_signed else "", each.instance)
-            found[endpoint.url] = endpoint
+            found.setdefault(endpoint.url, endpoint)
     return list(found.values())

@@ -495,7 +495,7 @@ class Settings:
             free port.
         admin_tokens (FILE): JSON file of bearer tokens, {"read": {"USER": "TOKEN"}, "act": {…}}. Required if other machines
             reach HOST.
-        peer (URL): Admin endpoint of another process, for the console; repeatable. Those of announced services are found.
+        peer (URL): Admin endpoint of another process, for the console; repeatable. Agents find those at their broker.
     """
 
     broker: Annotated[str | None, _connection()] = None

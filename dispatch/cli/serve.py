@@ -350,6 +350,8 @@ async def _serve_with(
             stack.push_async_callback(admin.close)
             report_admin(admin.url)
         await transport.start()
+        if settings is not None:
+            admin.announce_beside_tools()
         for reporter in reporters:
             transport.on_connection_change(reporter.report_connection)
         received = await serve_until_signal(reporters)

@@ -114,7 +114,7 @@ def top(
 
     [bold]dispatch top agents-1:9464 agents-2:9464 --token TOKEN[/bold]
 
-    [bold]dispatch top --broker pulsar://localhost:6650[/bold] finds the services that announce an admin endpoint.
+    [bold]dispatch top --broker pulsar://localhost:6650[/bold] finds all agents and services with an admin endpoint there.
 
     Processes are started with --admin, connect(admin=…) or ToolServer(admin=…). Without a terminal the screen is printed
     once. The exit code is 1 if no process answers.

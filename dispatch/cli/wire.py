@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from dispatch._internal import excerpt, is_deeper
+from dispatch.admin import ADMIN_LABEL
 from dispatch.announcements.messages import (
     DEFAULT_TOPIC,
     HERE,
@@ -333,13 +334,13 @@ def _format_number(value: float) -> str:
 async def collect(
     broker: ConfigBroker, topic: str, question: Question, wait: float, trust: Trust
 ) -> list[WireInstance]:
-    """Ask all services, and return the instances that answer within ``wait`` seconds, sorted. Answers that are malformed are
-    ignored.
+    """Ask all services, or on its topic all processes with an admin endpoint, and return the instances that answer within
+    ``wait`` seconds, sorted. Answers that are malformed are ignored.
 
     Raises:
         TransportError: the broker is out of reach, or refuses a topic.
     """
-    found: dict[tuple[str, str, str], WireInstance] = {}
+    found: dict[tuple[str, ...], WireInstance] = {}
 
     def receive(payload: bytes) -> None:
         with contextlib.suppress(MalformedAnnouncementError):
@@ -347,8 +348,12 @@ async def collect(
             ref = message.read_ref()
             has_answered = question.service in ("", ref.id) and message.stats is not msgspec.UNSET
             if message.announce == HERE and has_answered:
-                key = ref.id, ref.version or "", message.instance.id
-                found[key] = _read_instance(message, ref, payload, trust)
+                instance = message.instance
+                # What another process claims stands beside an instance, and does not replace it.
+                key = ref.id, ref.version or "", instance.id, instance.labels.get(ADMIN_LABEL, "")
+                answer = _read_instance(message, ref, payload, trust)
+                if answer.is_signed or key not in found or not found[key].is_signed:
+                    found[key] = answer
 
     subscription = await broker.subscribe(topic, receive)
     try:

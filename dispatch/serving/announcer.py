@@ -1,4 +1,4 @@
-"""Announces the descriptors of a service, so that dispatchers find its tools without a configuration."""
+"""Announces the descriptors of a service, so that dispatchers find its tools without configuration; and admin endpoints."""
 
 from __future__ import annotations
 
@@ -39,6 +39,12 @@ MAX_RETRY_S: Final = 60.0
 FIRST_S: Final = (0.1, 0.5)
 """Seconds after the start at which heartbeats follow: each message may be lost."""
 
+REFUSED: Final = (
+    "%s is not announced on %s, so that dispatchers know its tools by a catalogue only: %s",
+    "%s hears no questions about announcements on %s, and repeats its descriptors instead: %s",
+)
+"""Warnings where the broker refuses the topic of the announcements, and that of the questions."""
+
 RawDescriptors = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]
 """A service and its tools, as in the files of a catalogue."""
 
@@ -52,6 +58,9 @@ class DescriptorAnnouncer:
         descriptors: returns the present ones.
         instance, incarnation: of the instance.
         stats: returns load and counters.
+        secret: for ``bye``, which is believed without a signature where ``incarnation`` is its hash.
+        receive: gets the announcements of others.
+        refused: warnings, as :data:`REFUSED`; the third: ``receive`` gets none.
 
     Raises:
         ValueError: the descriptors are too large, or not JSON.
@@ -66,6 +75,9 @@ class DescriptorAnnouncer:
         instance: str,
         incarnation: str,
         stats: Callable[[], Mapping[str, Any]],
+        secret: str | None = None,
+        receive: Callable[[Message], None] | None = None,
+        refused: Sequence[str] = REFUSED,
     ) -> None:
         self._transport = transport
         self._topic = str(TopicName.parse(settings.topic))
@@ -78,8 +90,12 @@ class DescriptorAnnouncer:
         info = InstanceInfo(instance, run, version, settings.weight, dict(settings.labels))
         self._writer = AnnouncementWriter(info, settings.keys)
         self._instance = instance
+        self._secret = secret
+        self._refused = refused
         self._publisher: Publisher | None = None
         self._questions: Subscription | None = None
+        self._receive = receive
+        self._others: Subscription | None = None
         self._task: asyncio.Task[None] | None = None
         self._timers: set[asyncio.TimerHandle] = set()
         self._is_leaving = False
@@ -93,20 +109,38 @@ class DescriptorAnnouncer:
         self._task = asyncio.create_task(self._beat(), name="dispatch-announcements")
 
     async def _open(self) -> None:
-        try:
-            if self._publisher is None:
-                self._publisher = await self._transport.publisher(self._topic)
-            if self._questions is None:
-                self._questions = await self._transport.subscribe(
-                    question_topic(self._topic), self._on_question, mode=Mode.FANOUT, name="dispatch-announcements"
-                )
-        except TransportError as error:
-            if not self._is_warned:
-                self._is_warned = True
-                text = "%s is not announced on %s, so that dispatchers know its tools by a catalogue only: %s"
-                if self._publisher is not None:
-                    text = "%s hears no questions about announcements on %s, and repeats its descriptors instead: %s"
-                logger.warning(text, self._instance, self._topic, describe_without_call(error))
+        """Open the topics that are not open, each by itself: the role may have the rights for some of them."""
+        for open_one, text in zip(
+            (self._publish, self._hear_questions, self._hear_others), self._refused, strict=False
+        ):
+            try:
+                await open_one()
+            except TransportError as error:
+                if not self._is_warned:
+                    self._is_warned = True
+                    logger.warning(text, self._instance, self._topic, describe_without_call(error))
+
+    async def _publish(self) -> None:
+        if self._publisher is None:
+            self._publisher = await self._transport.publisher(self._topic)
+
+    async def _hear_questions(self) -> None:
+        if self._questions is None:
+            topic = question_topic(self._topic)
+            self._questions = await self._transport.subscribe(topic, self._on_question, mode=Mode.FANOUT, name=_NAME)
+
+    async def _hear_others(self) -> None:
+        if self._others is not None or self._receive is None:
+            return
+        self._others = await self._transport.subscribe(self._topic, self._receive, mode=Mode.POLLED, name=_NAME)
+        with contextlib.suppress(TransportError):  # heartbeats follow
+            publisher = await self._transport.publisher(question_topic(self._topic))
+            publisher.publish(Question().encode(), {}, flow=publisher.topic, on_failure=_ignore_failure)
+            await publisher.close()
+
+    @property
+    def _is_open(self) -> bool:
+        return None not in (self._publisher, self._questions) and (self._others is not None or self._receive is None)
 
     async def _beat(self) -> None:
         waited = 0.0
@@ -117,7 +151,7 @@ class DescriptorAnnouncer:
         wait = HEARTBEAT_S
         while True:
             await asyncio.sleep(wait * (1 + JITTER * (2 * random.random() - 1)))
-            if self._publisher is not None and self._questions is not None:
+            if self._is_open:
                 wait = HEARTBEAT_S
                 self._say(self._writer.write(HERE, self._descriptors))
                 continue
@@ -183,18 +217,19 @@ class DescriptorAnnouncer:
             self._timers.clear()
             if self._task is not None:
                 self._task.cancel()
-            self._say(self._writer.write(BYE, self._descriptors))
+            self._say(self._writer.write(BYE, self._descriptors, secret=self._secret))
 
     async def close(self) -> None:
         """Close the topics, after :meth:`leave`."""
         self.leave()
         async with contextlib.AsyncExitStack() as stack:
-            for each in (self._publisher, self._questions):
+            for each in (self._publisher, self._questions, self._others):
                 if each is not None:
                     stack.push_async_callback(each.close)
             await cancel_and_wait((self._task,))
 
 
+_NAME: Final = "dispatch-announcements"
 MAX_ANSWERS: Final = 16
 """Answers that wait for their turn: further questions meanwhile are answered by these."""
 

@@ -95,6 +95,21 @@ async def test_the_cause_of_a_failing_tool_is_two_clicks_away(chrome: Chrome) ->
         await look(find)
 
 
+async def test_the_overview_lists_other_agents_while_they_are_there(chrome: Chrome) -> None:
+    broker = f"memory://{uuid4().hex}"
+    async with observed(broker=broker) as it:
+        async with dispatch.connect(broker, client_id="agent-2", admin="127.0.0.1:0") as other:
+            await look(chrome.get, str(it.dispatcher.admin_url))
+            await look(wait_for, chrome, "agent-2")
+            row = await look(chrome.find_element, By.LINK_TEXT, "agent-2")
+            assert (await look(row.get_attribute, "href")).rstrip("/") == other.admin_url
+
+        def is_gone(page: Chrome) -> bool:
+            return "agent-2" not in page.find_element(By.CSS_SELECTOR, "main").text
+
+        await look(WebDriverWait(chrome, 20, ignored_exceptions=REPLACED).until, is_gone)
+
+
 async def test_a_page_follows_the_process_and_the_focus_stays_where_it_is(chrome: Chrome) -> None:
     async with observed() as it:
 

@@ -220,9 +220,10 @@ class Shop(dispatch.ToolService):
 
 
 def permit(broker: SecuredBroker, namespace: str, role: str, *actions: str) -> None:
-    """Permit actions in a namespace."""
+    """Permit actions in a namespace, or on a topic: ``tenant/namespace/topic``."""
+    kind = "non-persistent" if namespace.count("/") == 2 else "namespaces"
     request = urllib.request.Request(
-        f"{broker.web_url}/admin/v2/namespaces/{namespace}/permissions/{role}",
+        f"{broker.web_url}/admin/v2/{kind}/{namespace}/permissions/{role}",
         json.dumps(actions).encode(),
         {"Authorization": f"Bearer {broker.token()}", "Content-Type": "application/json"},
     )

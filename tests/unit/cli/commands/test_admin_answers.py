@@ -55,15 +55,16 @@ def serving(pages: Pages, otherwise: Body | None = None) -> Iterator[str]:
             server.shutdown()
 
 
-def test_where_nothing_is_announced_the_fix_says_what_a_class_needs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_is_announced_the_fix_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def find_none(*_: object) -> list[AdminEndpoint]:
         return []
 
     monkeypatch.setattr(admin, "_find_announced", find_none)
     end = run("top", "--broker", "pulsar://host:6650")
     assert end.code == 2
-    assert "No process announces an admin endpoint on notify:tg:tool-descriptors at pulsar://host:6650." in end.err
-    assert "of a class with --descriptors DIR" in " ".join(end.err.split())
+    topic = "non-persistent://tg/notify/tool-descriptors-admin"
+    assert f"No process announces an admin endpoint on {topic} at pulsar://host:6650." in end.err
+    assert "start agents with connect(admin=…), services and others with --admin HOST:PORT" in " ".join(end.err.split())
 
 
 def honest(name: str = "good", /, **changes: Any) -> dict[str, Body]:
