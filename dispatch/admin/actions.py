@@ -19,6 +19,7 @@ from dispatch.errors import DispatchError
 from dispatch.resilience.breaker import CircuitBreaker, State
 from dispatch.routing.instance import SHARED
 from dispatch.telemetry.events import AUDIT, MAX_USER_CHARS, ActionTaken, Events
+from dispatch.transports.errors import describe_without_call
 
 MAX_REASON_CHARS: Final = 500
 MAX_SECONDS: Final = 7 * 24 * 3600.0
@@ -155,7 +156,7 @@ class Actions:
         try:
             resolved = views.resolve(tool, request.version)
         except DispatchError as error:
-            raise ApiError(error.message, 404) from None
+            raise ApiError(describe_without_call(error), 404) from None
         guards = views.runtime.guards_of(resolved)
         breaker = guards.breaker
         if request.instance is not None:
@@ -249,6 +250,8 @@ class Actions:
 
     async def _approve(self, name: str, request: ActionRequest) -> tuple[str, str, None]:
         registry = self._dispatcher.live.registry
+        if not request.fingerprint:
+            raise ApiError("Give the 'fingerprint' of the definition: 'new' among those 'held' in /api/sources.")
         try:
             await registry.approve(name, request.fingerprint)
         except (LookupError, ApprovalsError) as error:
@@ -288,5 +291,6 @@ def decode_request(body: bytes) -> ActionRequest:
         try:
             return msgspec.json.decode(body, type=ActionRequest)
         except msgspec.DecodeError as error:
-            raise ApiError(f"The body is not valid: {excerpt(str(error), 200)}.") from None
+            fields = ", ".join(each.encode_name for each in msgspec.structs.fields(ActionRequest))
+            raise ApiError(f"The body is not valid: {excerpt(str(error), 200)}. Its fields are {fields}.") from None
     raise ApiError("The body is not UTF-8.")

@@ -32,6 +32,10 @@ MAX_MESSAGE_CHARS: Final = 500
 _SUCCESS, _CANCELLED = Outcome.SUCCESS, Outcome.CANCELLED
 ANSWERED = frozenset({_SUCCESS, Outcome.TOOL_ERROR})
 """Outcomes of calls that the tool has answered."""
+_NOT_EXECUTED = frozenset(
+    {ErrorType.INVALID_ARGUMENTS, ErrorType.INVALID_REQUEST, ErrorType.REQUEST_TOO_LARGE, ErrorType.EXPIRED}
+)
+"""Errors of attempts which the service had, and did not execute."""
 _PRIVATE = frozenset({Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS})
 """Outcomes whose message may quote arguments, or is text of the tool."""
 
@@ -91,7 +95,8 @@ class RecordedCall(msgspec.Struct, eq=False, gc=False):
         """Whether the tool was executed: ``yes``, ``no`` or ``maybe``."""
         if self.outcome in ANSWERED:
             return "yes"
-        return "maybe" if may_have_run(self.outcome, sent=any(each.sent for each in self.attempts())) else "no"
+        sent = (each for each in self.attempts() if each.error not in _NOT_EXECUTED)
+        return "maybe" if any(may_have_run(each.outcome, sent=each.sent) for each in sent) else "no"
 
     @property
     def ended(self) -> float:

@@ -317,7 +317,7 @@ class Fleet:
         # must not hide it.
         once: dict[tuple[Any, ...], tuple[Row, dict[str, list[Row]]]] = {}
         for process, rows in sorted(found, key=lambda each: each[0]["state"] == "unreachable"):
-            once.setdefault(tuple(process.get(key, process["url"]) for key in _IDENTITY), (process, rows))
+            once.setdefault(tuple(process.get(key, process["url"]) for key in IDENTITY), (process, rows))
         return {
             "processes": [process for process, _ in once.values()],
             **{name: merge(name, chain.from_iterable(rows[name] for _, rows in once.values())) for name in tables},
@@ -372,7 +372,7 @@ class Fleet:
         return result
 
 
-_IDENTITY: Final = ("host", "pid", "started")
+IDENTITY: Final = ("host", "pid", "started")
 OF_SERVICES: Final = ("instances", "sessions")
 """Tables of a service; the others are of dispatchers."""
 

@@ -11,7 +11,7 @@ import typer
 
 from dispatch._internal import cancel_and_wait, excerpt, find_near_names, join_alternatives
 from dispatch.admin.api import Call, CallDetails, Process, Tool
-from dispatch.cli.admin import AdminEndpoint, AdminError, Fleet, Token, Urls, find_fleet
+from dispatch.cli.admin import IDENTITY, AdminEndpoint, AdminError, Fleet, Token, Urls, find_fleet
 from dispatch.cli.base import (
     CliError,
     Exit,
@@ -229,7 +229,12 @@ async def _find_dispatchers(settings: Settings, urls: Sequence[str] | None, toke
     """
     fleet = await find_fleet(settings, urls, token)
     answers = await fleet.ask_each("/api/process", Process)
-    names = {url: process["name"] for url, process in answers.found if process["kind"] == "dispatcher"}
+    once: dict[tuple[Any, ...], str] = {}  # a process may be given by several names of its host
+    for url, process in answers.found:
+        once.setdefault(tuple(process.get(key, url) for key in IDENTITY), url)
+    chosen = set(once.values())
+    dispatchers_found = ((url, process) for url, process in answers.found if process["kind"] == "dispatcher")
+    names = {url: process["name"] for url, process in dispatchers_found if url in chosen}
     dispatchers = _Dispatchers(Fleet(fleet.endpoints[url] for url in names), names, {})
     if not answers.found and answers.refused:
         _, last = answers.refused.popitem()
@@ -298,7 +303,8 @@ def show(settings: Settings, id: str, urls: Urls = None, token: Token = "", json
 
     [bold]dispatch calls show 8124 9464[/bold]
 
-    Several processes may have calls with this id: each is shown. The exit code is 1 if no process knows it.
+    Several processes may have calls with this id: those of the processes at URL are shown, otherwise all. The exit code is
+    1 if no process knows it.
 
     Args:
         id (ID): Id of the call, its request id or its trace id.
@@ -315,7 +321,10 @@ def show(settings: Settings, id: str, urls: Urls = None, token: Token = "", json
                 "'dispatch calls' lists the calls; a dispatcher remembers 1,000, and 200 failed ones",
                 Exit.FAILED,
             )
-        return [{**call, "process": dispatchers.names[url]} for url, call in answers.found]
+        named = {AdminEndpoint(url).url for url in urls or ()}
+        # Each process counts its calls from 1: one of a process that was named is meant, others may have the same id.
+        chosen = [each for each in answers.found if each[0] in named] or answers.found
+        return [{**call, "process": dispatchers.names[url]} for url, call in chosen]
 
     found = run_async(fetch())
     if json:

@@ -104,6 +104,37 @@ async def test_each_value_of_a_policy_has_its_source() -> None:
         assert policy["retry.max-attempts"]["source"] == "default"
 
 
+async def test_a_call_that_its_service_refused_did_not_run() -> None:
+    async with observed() as it:
+        await it.dispatcher.execute("price", {"itm": "a"})
+        (call,) = await it.get("/api/calls")
+        assert (call["outcome"], call["attempts"], call["ran"]) == ("invalid_arguments", 1, "no")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "told"),
+    [
+        (
+            "circuits/price",
+            {"action": "open", "duration": 3},
+            "unknown field `duration`. Its fields are reason, user, acti",
+        ),
+        ("circuits/none", {"action": "open"}, "there is no tool 'none'."),
+        (
+            "tools/price/approve",
+            {},
+            "Give the 'fingerprint' of the definition: 'new' among those 'held' in /api/sources.",
+        ),
+    ],
+)
+async def test_an_action_with_a_mistake_is_refused_with_the_fix(path: str, body: dict[str, Any], told: str) -> None:
+    async with observed() as it:
+        answer = await it.client.post(f"/api/{path}", json={"user": "alice", "reason": "x", **body})
+        assert answer.status_code in (400, 404)
+        assert told in answer.json()["error"]
+        assert "No tool was executed" not in answer.json()["error"]
+
+
 @pytest.mark.parametrize(
     ("query", "told"),
     [

@@ -302,6 +302,25 @@ def test_a_process_that_names_many_peers_does_not_displace_those_of_others(
     assert len(states) == 5
 
 
+def test_a_call_of_a_process_that_was_named_is_not_shown_beside_those_of_others_with_its_number(
+    run: Run, good: str
+) -> None:
+    with serving(honest("first", **{"/api/peers": [{"url": good, "name": "good"}]})) as url:
+        assert [call["process"] for call in run("calls", "show", "8124", url, "--json").json] == ["first"]
+        assert len(run("calls", "show", "8124", url, good, "--json").json) == 2
+    pages = honest("first", **{"/api/peers": [{"url": good, "name": "good"}]})
+    del pages["/api/calls/8124"]
+    with serving(pages) as url:  # it does not have the call: a peer may
+        assert [call["process"] for call in run("calls", "show", "8124", url, "--json").json] == ["good"]
+
+
+def test_a_process_with_two_addresses_is_asked_once_for_its_calls(run: Run) -> None:
+    pages = honest("first")
+    with serving(pages) as url, serving(pages) as alias:
+        pages["/api/peers"] = json.dumps([{"url": alias, "name": "first"}]).encode()
+        assert len(run("calls", url, "--json").json["calls"]) == 3
+
+
 def test_a_peer_that_claims_to_be_another_process_does_not_hide_it(run: Run, good: str) -> None:
     with serving(honest(**{"/api/tools": []})) as liar:
         values = run("top", good, liar, "--json").json
