@@ -93,6 +93,7 @@ def check(
     sources: list[CheckedSource] = []
     problems: list[Problem] = []
     catalog: Catalog | None = None
+    readable: Catalog | None = None
     try:
         if relay is not None:
             relay_config = RelayConfig.load(relay)
@@ -103,7 +104,8 @@ def check(
         if folders:
             settings.catalog = folders
         snapshot = read_given_sources(settings, "dispatch check")
-        sources, catalog = list_checked_sources(snapshot), None if snapshot.failures else snapshot.catalog
+        sources, readable = list_checked_sources(snapshot), snapshot.catalog
+        catalog = None if snapshot.failures else readable
     except (RelayError, CatalogError) as error:  # in the file that names what is read
         problems += error.problems
     user: Mapping[str, Any] | None = {}
@@ -113,10 +115,11 @@ def check(
     if catalog is not None:
         problems += check_grants(catalog, settings.grants_file)
     relayed: list[RelayedService] = []
-    if catalog is not None and relay_config is not None:
-        relayed, wrong = plan_services(catalog, relay_config.services)
-        problems += [*_check_relay(relay_config, str(relay)), *wrong]
-        if not relayed and not wrong and relay_config.mcp_tool is None:
+    if readable is not None and relay_config is not None:
+        relayed, wrong = plan_services(readable, relay_config.services)
+        problems += _check_relay(relay_config, str(relay))
+        problems += wrong if catalog is not None else ()  # a service may come from a source that cannot be read now
+        if not relayed and catalog is not None and not wrong and relay_config.mcp_tool is None:
             fix = "give a service 'instances' with request topics of their own, or name it in \"services\""
             problems.append(
                 Problem(str(relay), "services", "no service is relayed: none has 'instances'", fix, "warning")

@@ -240,6 +240,16 @@ def test_check_shows_the_plan(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert (relayed["id"], relayed["tools"]) == ("joke-service", ["tell-joke"])
 
 
+def test_check_shows_the_plan_of_the_sources_that_can_be_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a relay does, which follows a source that is out of reach at its start."""
+    change(folder / "relay.json", workspace="default", services=["joke-service", "from-trustgraph"])
+    assert main(["check", "--relay", str(folder / "relay.json"), "--broker", "pulsar://127.0.0.1:1"]) == 1
+    shown = capsys.readouterr().out
+    assert "no Pulsar broker replies at pulsar://127.0.0.1:1" in shown
+    assert f"forwards  {JOKE}-1 (joke-1)" in shown
+    assert "there is no such service" not in shown
+
+
 def test_a_folder_of_relayed_services_needs_no_tools(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
