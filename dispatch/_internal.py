@@ -267,6 +267,9 @@ one."""
 MAX_PAUSE_S: Final = 0.005
 """Seconds of one pause, at most: as long as a thread may hold the interpreter lock while the event loop waits for it."""
 
+IDLE_INTERVALS: Final = 4
+"""Intervals until the next check of an event loop that was idle: the check itself wakes it up, and the processor."""
+
 _threads = DaemonThreads("dispatch-work")
 
 
@@ -290,6 +293,8 @@ class _Pauses:
         self._times = times
         self._works = 0
         self._ends_at = 0.0
+        self._wait = times.interval
+        """Seconds from the last check to the next one."""
         self._paused_at = 0.0
         """Processor time of the event loop's thread at the last check."""
         self._timer: asyncio.TimerHandle | None = None
@@ -299,6 +304,7 @@ class _Pauses:
         self._ends_at = time.monotonic() + self._times.limit
         if self._timer is None:
             self._paused_at = time.thread_time()
+            self._wait = self._times.interval
             self._schedule()
 
     def __exit__(
@@ -312,13 +318,16 @@ class _Pauses:
     def _schedule(self) -> None:
         loop = self._loop()
         assert loop is not None  # it runs
-        self._timer = loop.call_later(self._times.interval, self._pause)
+        self._timer = loop.call_later(self._wait, self._pause)
 
     def _pause(self) -> None:
         self._timer = None
         busy = time.thread_time() - self._paused_at
-        if busy >= self._times.interval / 2:
+        if busy >= self._wait / 2:
             time.sleep(min(busy * self._times.share, MAX_PAUSE_S))
+            self._wait = self._times.interval
+        else:
+            self._wait = IDLE_INTERVALS * self._times.interval
         self._paused_at = time.thread_time()
         if time.monotonic() < self._ends_at:
             self._schedule()

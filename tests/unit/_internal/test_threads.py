@@ -73,6 +73,15 @@ async def test_an_event_loop_that_is_idle_does_not_pause(monkeypatch: pytest.Mon
     assert sum(pauses.made) <= WORK.share * used
 
 
+async def test_an_event_loop_that_is_idle_is_seldom_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks: list[float] = []
+    monkeypatch.setattr(time, "thread_time", lambda: checks.append(0.0) or 0.0)
+    end = threading.Event()
+    asyncio.get_running_loop().call_later(1.0, end.set)
+    await run_in_thread(lambda: end.wait(20), pauses=WATCH)
+    assert 2 <= len(checks) / 2 <= 10, "20 checks would come at equal intervals"
+
+
 async def test_work_without_an_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses = Pauses(monkeypatch)
     busy = asyncio.create_task(keep_busy())
