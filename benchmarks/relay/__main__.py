@@ -1,7 +1,8 @@
 """A call through ``dispatch relay`` beside a direct one: ``python -m benchmarks.relay``. A broker, two minutes.
 
 Client and service are those of TrustGraph, as published, or the least that speaks their wire (``bare``), which shows the
-cost of the relay itself. Direct and relayed calls alternate within each round, and the ratios are formed there.
+cost of the relay itself. Direct and relayed calls alternate within each round, and the ratios are formed there. The
+forwarder is the least that can stand in the relay's place: it passes bytes on, unread, without dispatch.
 
 ``--stops N`` measures something else: calls at a rate, N of N + 1 relays stopped one after the other, and what each part of
 the way has received.
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -101,37 +102,48 @@ def compare(url: str, peers: str, options: argparse.Namespace) -> dict[str, Any]
     client_module, service_module = PEERS[peers]
     topic = f"relay-{secrets.token_hex(4)}"
     # Apart: a client must not get the replies to the relay, which the plain one does not expect.
-    public, instance, alone = (spec_of(url, f"{topic}{suffix}") for suffix in ("", "-1", "-alone"))
+    alone, public, instance, bare, behind = (
+        spec_of(url, f"{topic}{suffix}") for suffix in ("-alone", "", "-1", "-bare", "-2")
+    )
     rounds = []
     with contextlib.ExitStack() as stack:
-        for spec in (instance, alone):
+        for spec in (alone, instance, behind):
             start(service_module, stack).begin(asdict(spec))
         relay = stack.enter_context(relaying(url, public, instance, processor=options.processor)).pid
-        direct, relayed = start(client_module, stack), start(client_module, stack)
-        direct.begin(asdict(alone))
-        relayed.begin(asdict(public))
+        forwarder = start("forwarder", stack)
+        if options.processor is not None:
+            os.sched_setaffinity(forwarder.pid, {options.processor})
+        forwarder.begin(asdict(replace(bare, more=((behind.request, behind.response),))))
+        ways = {"direct": (alone, relay), "relayed": (public, relay), "forwarded": (bare, forwarder.pid)}
+        clients = {name: start(client_module, stack) for name in ways}
+        for name, (spec, _) in ways.items():
+            clients[name].begin(asdict(spec))
         for _ in range(options.rounds):
             rounds.append(
                 {
-                    f"{name} {level}": measure(client, level, options.seconds, relay)
+                    f"{name} {level}": measure(clients[name], level, options.seconds, pid)
                     for level in (1, IN_FLIGHT)
-                    for name, client in (("direct", direct), ("relayed", relayed))
+                    for name, (_, pid) in ways.items()
                 }
             )
         memory = []
         calls = 0
         while peers == "bare" and calls < options.calls:
-            calls += measure(relayed, IN_FLIGHT, options.seconds * 2, relay)["answered"]
+            calls += measure(clients["relayed"], IN_FLIGHT, options.seconds * 2, relay)["answered"]
             memory.append((calls, read_memory(relay) * 2**20))
             say(f"{calls:,} calls: {memory[-1][1] / 1e6:.1f} MB")
-    busy = f"relayed {IN_FLIGHT}"
+    return {name: summarize(rounds, name) for name in ("relayed", "forwarded")} | {"rounds": rounds, "memory": memory}
+
+
+def summarize(rounds: Sequence[Mapping[str, Any]], way: str) -> dict[str, Any]:
+    """Return the ratios of one way to direct calls: medians over the rounds."""
+    one, many = f"{way} 1", f"{way} {IN_FLIGHT}"
     return {
-        "times": statistics.median(each["relayed 1"]["p50_ms"] / each["direct 1"]["p50_ms"] for each in rounds),
-        "rate": statistics.median(each[busy]["counted"] / each[f"direct {IN_FLIGHT}"]["counted"] for each in rounds),
-        "cost_us": statistics.median(each[busy]["cpu_s"]["relay"] * 1e6 / each[busy]["cpu_counted"] for each in rounds),
-        "lost": sum(each[name]["lost"] for each in rounds for name in each if name.startswith("relayed")),
-        "rounds": rounds,
-        "memory": memory,
+        "times": statistics.median(each[one]["p50_ms"] / each["direct 1"]["p50_ms"] for each in rounds),
+        "rate": statistics.median(each[many]["counted"] / each[f"direct {IN_FLIGHT}"]["counted"] for each in rounds),
+        "cost_us": statistics.median(each[many]["cpu_s"]["relay"] * 1e6 / each[many]["cpu_counted"] for each in rounds),
+        "per_second": statistics.median(each[many]["counted"] / each[many]["seconds"] for each in rounds),
+        "lost": sum(each[name]["lost"] for each in rounds for name in (one, many)),
     }
 
 
@@ -200,19 +212,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = {
             peers: compare(endpoint.service_url, peers, options) for peers in PEERS if options.only in (None, peers)
         }
-    rows = [("client and service", "p50 at one", f"calls/s at {IN_FLIGHT}", "processor time of a call", "lost")]
+    rows = [
+        ("client and service", "way", "p50 at one", f"calls/s at {IN_FLIGHT}", "", "processor time of a call", "lost")
+    ]
     for peers, each in found.items():
-        figures = (
-            f"{each['times']:.2f} times",
-            f"{each['rate']:.2f} times",
-            f"{each['cost_us']:,.0f} µs",
-            f"{each['lost']}",
-        )
-        rows.append((peers, *figures))
-    print(
-        aligned([*rows, ("target", f"≤ {MOST_TIMES} times", f"≥ {LEAST_RATE} times", f"≤ {MOST_US:.0f} µs", "")]),
-        flush=True,
-    )
+        for way in ("relayed", "forwarded"):
+            figures = each[way]
+            rows.append(
+                (
+                    peers,
+                    way,
+                    f"{figures['times']:.2f} times",
+                    f"{figures['rate']:.2f} times",
+                    f"{figures['per_second']:,.0f}",
+                    f"{figures['cost_us']:,.0f} µs",
+                    f"{figures['lost']}",
+                )
+            )
+    target = f"≤ {MOST_TIMES} times", f"≥ {LEAST_RATE} times", "", f"≤ {MOST_US:.0f} µs", ""
+    print(aligned([*rows, ("target", "", *target)]), flush=True)
     for memory in filter(None, (each["memory"] for each in found.values())):
         (first, least), (calls, size) = memory[0], memory[-1]
         print(f"memory: {least / 1e6:.1f} MB after {first:,} calls, {size / 1e6:.1f} MB after {calls:,}")

@@ -32,6 +32,7 @@ from benchmarks.mcp import __main__ as mcp
 from benchmarks.micro import call_path, guard_behaviours, guards, rounds, telemetry, thousand_tools
 from benchmarks.micro.guard_behaviours import BEHAVIOURS, Behaviour
 from benchmarks.micro.memory import retained
+from benchmarks.relay.__main__ import summarize
 from benchmarks.scale import __main__ as scale
 from benchmarks.search import __main__ as search
 from benchmarks.search.recall import BM25, CONTENDERS, DISPATCH, SPLITS
@@ -49,6 +50,29 @@ def freezes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the objects of other tests collectable."""
     monkeypatch.setattr(rounds.gc, "freeze", lambda: None)
     monkeypatch.setattr(thousand_tools, "BLOCK", 10)
+
+
+def test_a_relay_is_compared_with_direct_calls_of_the_same_round() -> None:
+    def figures(p50: float, counted: int, processor: float = 0.0, lost: int = 0) -> dict[str, Any]:
+        cpu = {"cpu_s": {"relay": processor}, "cpu_counted": counted}
+        return {"p50_ms": p50, "counted": counted, "seconds": 2.0, "lost": lost, **cpu}
+
+    rounds = [
+        {
+            "direct 1": figures(drift, 10),
+            "direct 64": figures(drift, 1_000),
+            "forwarded 1": figures(2 * drift, 5, lost=1),
+            "forwarded 64": figures(drift, 500, processor=0.1, lost=2),
+        }
+        for drift in (1.0, 5.0, 2.0)
+    ]
+    assert summarize(rounds, "forwarded") == {
+        "times": 2.0,
+        "rate": 0.5,
+        "cost_us": 200.0,
+        "per_second": 250.0,
+        "lost": 9,
+    }
 
 
 def test_call_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
