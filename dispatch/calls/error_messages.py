@@ -290,7 +290,7 @@ def _error_from_reply(answer: Answer, tool: str, limit: float, limit_name: str, 
             rejected_by="service",
         )
     if refused == Refusal.INVALID_REQUEST:
-        what = f"its service could not read the request ({why}). Correct the arguments."
+        what = f"its service could not read the request ({problem if is_whole else why}). Correct the arguments."
         return _invalid(ErrorType.INVALID_REQUEST, tool, what)
     if refused == Refusal.TOO_LARGE:
         what = "its service accepts no request of this size. Send less at a time."

@@ -713,7 +713,8 @@ class PlainRequests:
         except Exception as error:  # any exception of the client library
             self._queue.requests += 1
             work = InboundRequest(replies, properties, b"", math.inf)
-            self._queue.refuse(work, Refusal.INVALID_REQUEST, f"the request is not readable: {type(error).__name__}")
+            unreadable = f"The tool was not executed: the request is not readable: {type(error).__name__}."
+            self._queue.refuse(work, Refusal.INVALID_REQUEST, unreadable)
             return
         now = self._now()
         remaining = whole_number(properties, Property.REMAINING_MS)

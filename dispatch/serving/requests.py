@@ -371,14 +371,15 @@ class RequestQueue:
         try:
             request = self._decode(work.payload)
         except MalformedMessageError as error:
-            self.refuse(work, Refusal.INVALID_REQUEST, str(error))
+            self.refuse(work, Refusal.INVALID_REQUEST, f"The tool was not executed: {error}.")
             return None
         work.payload = b""
         work.replies.release_payload()
         key = work.idempotency_key
         if key is not None:
             if is_oversized(key):
-                self.refuse(work, Refusal.INVALID_REQUEST, "the idempotency key is too long")
+                too_long = "The tool was not executed: the idempotency key is too long."
+                self.refuse(work, Refusal.INVALID_REQUEST, too_long)
                 return None
             keyed, is_first = self.keys.claim(request.user, key, now)
             if not is_first:

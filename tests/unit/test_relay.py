@@ -414,7 +414,9 @@ async def test_a_request_that_cannot_be_forwarded_is_answered_and_ends_nothing(p
         relaying(catalog(policy=UNGUARDED | {"max-request-bytes": 500})),
         Peer.as_caller() as caller,
     ):
-        assert (await ask(caller, payload))["error"]["type"] == type
+        error = (await ask(caller, payload))["error"]
+        assert error["type"] == type
+        assert "was not executed: " in error["message"]
         assert (await ask(caller, request({"style": "pun"})))["response"] == "done"
     assert len(done.requests) == 1
 
@@ -868,4 +870,6 @@ async def test_an_unreadable_request_of_a_flow_is_answered(payload: bytes) -> No
     store.write("processor:mcp-tool", "one", FLOW)
     async with flows_of(store) as (_, caller, _config):
         await caller.send(FLOW_REQUESTS, payload, {"id": "7"})
-        assert (await answer_of(caller))[1]["error"]["type"] == "invalid-request"
+        error = (await answer_of(caller))[1]["error"]
+        assert error["type"] == "invalid-request"
+        assert error["message"].startswith("The tool was not executed: ")
