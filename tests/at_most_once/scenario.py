@@ -69,9 +69,7 @@ SETTINGS: dict[str, dict[str, int]] = {
     },
 }  # fmt: skip
 """Constants of the protocol that are smaller then."""
-SMALL: dict[str, dict[str, int]] = {
-    "keys": {"dispatch.serving.replies.MAX_ANSWER_BYTES": 60},
-}
+SMALL: dict[str, dict[str, int]] = {"keys": {"dispatch.serving.replies.MAX_ANSWER_BYTES": 60}}
 """Constants of other modules that are smaller then."""
 
 

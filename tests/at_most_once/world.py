@@ -260,10 +260,7 @@ class World:
     async def dispatcher(self, name: str | None = None) -> Dispatcher:
         """A dispatcher whose calls have the time that they need."""
         policy = Policy(
-            timeout=PATIENT_S,
-            stream_timeout=PATIENT_S,
-            stream_idle_timeout=PATIENT_S,
-            **{**UNGUARDED, **self._policy},
+            timeout=PATIENT_S, stream_timeout=PATIENT_S, stream_idle_timeout=PATIENT_S, **{**UNGUARDED, **self._policy}
         )
         dispatcher = Dispatcher(self.network(), catalog(), policy=policy, client_id=name or self._name("dispatcher"))
         await dispatcher.start()

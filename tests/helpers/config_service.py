@@ -61,10 +61,7 @@ class ConfigService:
     def operations(self) -> list[tuple[str, str]]:
         """The operation of each request, with its types, joined."""
         return [
-            (
-                each["operation"],
-                each["type"] or ",".join(item["type"] for item in (*each["keys"], *each["values"])),
-            )
+            (each["operation"], each["type"] or ",".join(item["type"] for item in (*each["keys"], *each["values"])))
             for each in self.requests
         ]
 

@@ -93,12 +93,7 @@ class Callee(Peer):
     by their numbers."""
 
     def __init__(
-        self,
-        transport: Transport,
-        topics: tuple[str, str],
-        name: str = "one",
-        *,
-        settings: Settings = DEFAULT_SETTINGS,
+        self, transport: Transport, topics: tuple[str, str], name: str = "one", *, settings: Settings = DEFAULT_SETTINGS
     ) -> None:
         super().__init__(transport, instance_topic(topics[0], name))
         self.name = name

@@ -34,12 +34,7 @@ ODD_REPLIES = Faults(late_error=0.02, topics="*/dispatch-reply-*", direction="ou
 IMPATIENT = Policy(breaker=Breaker(open_duration=1, max_open_duration=2))
 """Circuits close again within a round."""
 
-SERVICES: Mapping[str, Mapping[str, Any]] = {
-    "library": {},
-    "stories": {},
-    "weather": {},
-    "bank": {},
-}
+SERVICES: Mapping[str, Mapping[str, Any]] = {"library": {}, "stories": {}, "weather": {}, "bank": {}}
 TOOLS: Mapping[str, Mapping[str, Any]] = {
     "look-up": {
         "service": "library-service",

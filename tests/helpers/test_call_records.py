@@ -35,10 +35,7 @@ def record(end: End, started: float = 9.0, finished: float = 11.0, error: str = 
     return Record(started, finished, end, tuple(ErrorType).index(ErrorType(error)))
 
 
-@pytest.mark.parametrize(
-    ("end", "executed"),
-    [(End.ANSWERED, 1), (End.MAYBE_EXECUTED, 0), (End.MAYBE_EXECUTED, 1)],
-)
+@pytest.mark.parametrize(("end", "executed"), [(End.ANSWERED, 1), (End.MAYBE_EXECUTED, 0), (End.MAYBE_EXECUTED, 1)])
 def test_allowed_ends(end: End, executed: int) -> None:
     assert find_violations([record(end)], bytes([executed]), [KILL]) == []
 

@@ -117,10 +117,7 @@ def test_without_loss_everything_arrives(pulsar_endpoint: Endpoint) -> None:
         assert proxy.connections == 1
 
 
-@pytest.mark.parametrize(
-    ("loss_out", "loss_in", "batching"),
-    [(0.5, 0.0, False), (0.0, 0.5, False), (0.5, 0.5, True)],
-)
+@pytest.mark.parametrize(("loss_out", "loss_in", "batching"), [(0.5, 0.0, False), (0.0, 0.5, False), (0.5, 0.5, True)])
 def test_what_is_lost_and_what_arrives_is_what_was_sent(
     pulsar_endpoint: Endpoint, loss_out: float, loss_in: float, batching: bool
 ) -> None:

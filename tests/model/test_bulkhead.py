@@ -330,10 +330,7 @@ class BulkheadMachine(RuleBasedStateMachine):
             rank = self._rank(caller)
             caller.name = before[rank] if rank or before[0] in names else None
         self.settings = msgspec.structs.replace(
-            self.settings,
-            max_concurrent_calls=concurrency,
-            max_wait=longest,
-            priorities=names,
+            self.settings, max_concurrent_calls=concurrency, max_wait=longest, priorities=names
         )
         self.line, self.turns, self.longest = [], [], {}
         for caller in line:

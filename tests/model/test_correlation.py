@@ -121,12 +121,7 @@ class ExchangeMachine(RuleBasedStateMachine):
                 asked.task = asyncio.create_task(requested)
             else:
                 asked.stream = stream(
-                    exchange,
-                    self.publisher,
-                    id=asked.id,
-                    seconds=deadline - now,
-                    max_bytes=10**6,
-                    idle=asked.idle,
+                    exchange, self.publisher, id=asked.id, seconds=deadline - now, max_bytes=10**6, idle=asked.idle
                 )
                 asked.task = asyncio.create_task(self._read(asked.stream))
             await idle()

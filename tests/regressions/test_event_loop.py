@@ -95,9 +95,7 @@ async def test_a_topic_is_opened_again_beside_calls_that_fail_at_once(
     async with (
         serving(lambda _: "done", request_queue=PERSISTENT),
         dispatching(
-            catalog(service={"request-queue": PERSISTENT}),
-            transport=transport,
-            policy=dispatch.Policy(**UNGUARDED),
+            catalog(service={"request-queue": PERSISTENT}), transport=transport, policy=dispatch.Policy(**UNGUARDED)
         ) as dispatcher,
     ):
         assert await is_answered(dispatcher)

@@ -911,14 +911,7 @@ async def test_the_time_left_travels_with_a_stream() -> None:
             chunks = dispatcher.stream("work", idempotency_key="k", **options)
             first = asyncio.create_task(anext(chunks))
             _, properties = await peer.request()
-            assert properties.keys() == {
-                "id",
-                "reply-to",
-                "session",
-                "remaining-ms",
-                "largest",
-                "idempotency-key",
-            }
+            assert properties.keys() == {"id", "reply-to", "session", "remaining-ms", "largest", "idempotency-key"}
             assert int(properties["remaining-ms"]) in (remaining, remaining - 1)
             await peer.answer(properties, "x", end=False)
             assert await first == "x"

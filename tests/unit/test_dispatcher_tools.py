@@ -38,14 +38,7 @@ from dispatch.transports.memory import MemoryTransport
 from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, check, service_item, tool_item
 from tests.helpers.clock import advance
 from tests.helpers.descriptor_folder import SERVICE, TOOL, make_folder
-from tests.helpers.dispatcher_and_service import (
-    BROKER,
-    Service,
-    catalog,
-    dispatching,
-    serving,
-    stand,
-)
+from tests.helpers.dispatcher_and_service import BROKER, Service, catalog, dispatching, serving, stand
 from tests.helpers.run_profile import by_profile
 from tests.helpers.telemetry_capture import Board, Spans, telling
 
@@ -883,10 +876,7 @@ async def test_the_wait_counts_towards_the_deadline_of_the_call() -> None:
 async def test_a_cancelled_caller_is_counted_and_the_request_serves_the_others() -> None:
     directory, registry = Directory(), CollectorRegistry()
     directory.seconds = 0.5
-    async with (
-        serving(lambda _: "done"),
-        permitting(directory, telemetry=Telemetry(registry=registry)) as dispatcher,
-    ):
+    async with serving(lambda _: "done"), permitting(directory, telemetry=Telemetry(registry=registry)) as dispatcher:
         first, second = (asyncio.create_task(dispatcher.call("jokes", user="alice")) for _ in range(2))
         await asyncio.sleep(0.1)
         first.cancel()

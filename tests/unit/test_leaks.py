@@ -23,14 +23,7 @@ from dispatch.protocol.table import SessionTable
 from dispatch.transports.memory import MemoryTransport
 from tests.at_most_once.quiescence import assert_dispatcher_rests, assert_server_rests
 from tests.helpers.clock import advance, virtual_loop
-from tests.helpers.dispatcher_and_service import (
-    BROKER,
-    REQUESTS,
-    RESPONSES,
-    UNGUARDED,
-    catalog,
-    dispatching,
-)
+from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, UNGUARDED, catalog, dispatching
 from tests.helpers.faults import FaultPlan, FaultyTransport
 from tests.helpers.internals import correlator_of, tables_of
 from tests.helpers.run_profile import by_profile

@@ -311,12 +311,7 @@ def test_check_and_relay_report_the_mistakes(folder: Path, capsys: pytest.Captur
     ],
 )
 def test_the_broker_of_the_command(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    option: str | None,
-    variable: str,
-    file: str | None,
-    expected: str,
+    folder: Path, monkeypatch: pytest.MonkeyPatch, option: str | None, variable: str, file: str | None, expected: str
 ) -> None:
     """As of every other command: the option, the environment, and only then what a file says."""
     monkeypatch.setenv("DISPATCH_BROKER", variable)

@@ -131,8 +131,7 @@ def connect() -> dispatch.Dispatcher:
 
 
 @pytest.mark.parametrize(
-    ("make", "entered"),
-    [(connect, "dispatch.connect(…) as dispatcher"), (serve, "dispatch.ToolServer(…)")],
+    ("make", "entered"), [(connect, "dispatch.connect(…) as dispatcher"), (serve, "dispatch.ToolServer(…)")]
 )
 async def test_with_names_async_with(make: Callable[[], Any], entered: str) -> None:
     with pytest.raises(TypeError, match=re.escape(f"Fix: write 'async with {entered}:'")), make():

@@ -101,10 +101,7 @@ async def test_every_agent_calls_functions_that_one_command_serves(url: str, wor
         running(*command, "mirror", "--broker", url, "--workspace", workspace, ready="Mirroring"),
         running(*command, "serve", str(file), "--broker", url, ready="consumes"),
     ):
-        async with (
-            dispatch.connect(url, catalog=[dispatch.Announced()]) as dispatcher,
-            trustgraph_agent(url) as agent,
-        ):
+        async with dispatch.connect(url, catalog=[dispatch.Announced()]) as dispatcher, trustgraph_agent(url) as agent:
             await until(lambda: {price, order} <= set(dispatcher.catalog.tools))
             assert await dispatcher.call(price, {"product": "lamp"}) == PRICE
             assert await dispatcher.call(order, {"product": "lamp", "quantity": 2}) == ORDERED

@@ -63,10 +63,7 @@ async def test_a_stream_of_a_mebibyte(client_kind: str, url: str, topic: str) ->
 
 async def test_our_clients_take_a_stream_whole(url: str, topic: str) -> None:
     """TrustGraph's ``call`` takes the first piece for the answer; ours waits for the last."""
-    async with (
-        dispatch.ToolServer(Peer(), url, service=topic),
-        dispatch.connect(url, catalog(topic)) as dispatcher,
-    ):
+    async with dispatch.ToolServer(Peer(), url, service=topic), dispatch.connect(url, catalog(topic)) as dispatcher:
         client = dispatch.ToolServiceClient(dispatcher, service="peer")
         assert await client.call({}, {"pieces": ["a", "b", "c"]}, timeout=TIMEOUT_S) == "abc"
         assert dispatcher.pending_requests == 0

@@ -124,10 +124,7 @@ async def test_a_wrapped_client_of_theirs_takes_the_user_and_keeps_it(url: str, 
 
 async def test_our_request_as_a_service_by_hand_sees_it_and_its_error_keeps_its_type(url: str, topic: str) -> None:
     """Exactly the specification's fields, with JSON in JSON; and an answer on the response topic is enough for us."""
-    async with (
-        raw_peer.service(url, topic) as service,
-        dispatch.connect(url, catalog(topic)) as dispatcher,
-    ):
+    async with raw_peer.service(url, topic) as service, dispatch.connect(url, catalog(topic)) as dispatcher:
         client = dispatch.ToolServiceClient(dispatcher, service="peer")
         for user in (USER, ""):
             call = asyncio.create_task(client.call(user, CONFIG, ARGUMENTS, timeout=TIMEOUT_S))

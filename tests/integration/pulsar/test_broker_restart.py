@@ -90,10 +90,7 @@ async def test_a_killed_broker_costs_calls_their_deadline_and_no_more(broker: Lo
     topic = unique_topic()
     serve = ("serve", "examples/calculator_service.py", "--service", unique_topic(), "--json")
     changes: list[dispatch.Event] = []
-    with (
-        echo_process(broker.service_url, topic, 256),
-        started(*serve, DISPATCH_BROKER=broker.service_url) as served,
-    ):
+    with echo_process(broker.service_url, topic, 256), started(*serve, DISPATCH_BROKER=broker.service_url) as served:
         await asyncio.to_thread(served.out.wait_for, "ready")
         async with dispatch.connect(broker.service_url, catalog_of(topic)) as dispatcher:
             dispatcher.on_event(changes.append)

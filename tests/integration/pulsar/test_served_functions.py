@@ -52,11 +52,7 @@ def test_a_created_service_runs_as_it_is(tmp_path: Path, url: str) -> None:
     with started("serve", f"{name}.py", "--watch", cwd=folder, DISPATCH_BROKER=url) as program:
         program.err.wait_for("Tools: price, order.")
         call = ("call", "order", "product=lamp", "quantity=2", *options)
-        assert ended(*call, cwd=folder, DISPATCH_BROKER=url) == (
-            0,
-            "alice pays 39.00 euros; 2 ordered in all.\n",
-            "",
-        )
+        assert ended(*call, cwd=folder, DISPATCH_BROKER=url) == (0, "alice pays 39.00 euros; 2 ordered in all.\n", "")
         assert ended("export", f"{name}.py", "--to", "tools", cwd=folder)[0] == 0
         program.terminate()
         assert program.wait() == 0

@@ -380,10 +380,7 @@ def test_a_tool_error_without_a_message_is_given_one() -> None:
     assert error.message.startswith("Tool 'work' was executed and failed without a message.")
 
 
-@pytest.mark.parametrize(
-    ("seconds", "advice"),
-    [(2.5, "in 3 s or later"), (None, "later.")],
-)
+@pytest.mark.parametrize(("seconds", "advice"), [(2.5, "in 3 s or later"), (None, "later.")])
 def test_an_overloaded_service(seconds: float | None, advice: str) -> None:
     error = told(refusal("overloaded", seconds))
     assert type(error) is ThrottledError
@@ -586,8 +583,7 @@ async def test_it_is_named_in_a_stream_and_for_functions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "key"),
-    [({"product": "tea"}, "product"), ({}, "note"), ({}, "another"), ({}, "pro duct")],
+    ("arguments", "key"), [({"product": "tea"}, "product"), ({}, "note"), ({}, "another"), ({}, "pro duct")]
 )
 async def test_any_other_key_is_quoted_with_the_class(arguments: dict[str, Any], key: str) -> None:
     def work(_: dict[str, Any]) -> str:

@@ -43,20 +43,9 @@ from dispatch import Security, ToolServer, connect
 from dispatch.catalog import Argument, ToolDescriptor
 from dispatch.cli import main, serve
 from dispatch.cli.app import app
-from dispatch.cli.base import (
-    CliError,
-    Exit,
-    Settings,
-    colorize,
-    console,
-    exit_code_of,
-    make_printable,
-    report_error,
-)
+from dispatch.cli.base import CliError, Exit, Settings, colorize, console, exit_code_of, make_printable, report_error
 from dispatch.cli.call import read_arguments
-from dispatch.devtools.localbroker import (
-    LocalBrokerUnavailableError,
-)
+from dispatch.devtools.localbroker import LocalBrokerUnavailableError
 from dispatch.errors import (
     CallTimeoutError,
     DispatchError,
@@ -420,11 +409,7 @@ def test_an_input_schema_declares_arguments_and_their_types() -> None:
             "lines": {"anyOf": [{"type": "integer"}, {"type": "array"}]},
         },
         "required": ["topic"],
-        "$defs": {
-            "level": {"enum": [1, 2]},
-            "a/point": {"type": "object"},
-            "loop": {"$ref": "#/$defs/loop"},
-        },
+        "$defs": {"level": {"enum": [1, 2]}, "a/point": {"type": "object"}, "loop": {"$ref": "#/$defs/loop"}},
     }
     tool = ToolDescriptor("work", "Works.", "service", input_schema=schema)
     assert [(each.name, each.type, each.required) for each in tool.described_arguments] == [

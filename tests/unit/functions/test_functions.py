@@ -996,12 +996,7 @@ def test_unions_that_msgspec_does_not_support_try_their_members_in_order() -> No
     assert schema == {"type": "array", "items": {"anyOf": members}}
     assert sorted(definitions) == ["Colour", "Order", "Point"]
     given = [{"x": 1}, {"id": 2}, "red", "green"]
-    assert convert(given, list[Point | Order | Colour | str]) == [
-        Point(1),
-        Order(id=2),
-        Colour.RED,
-        "green",
-    ]
+    assert convert(given, list[Point | Order | Colour | str]) == [Point(1), Order(id=2), Colour.RED, "green"]
     with pytest.raises(msgspec.ValidationError, match=r"missing required field `x`; or /id Field required .*\[1\]"):
         convert([{"x": 1}, {}], list[Point | Order])
 

@@ -412,13 +412,7 @@ async def crash() -> None:
 
 @pytest.mark.parametrize(
     ("name", "arguments"),
-    [
-        ("add", {"a": 1, "b": 2}),
-        ("add", {"a": 1.0}),
-        ("add", {"a": "1"}),
-        ("fail", {}),
-        ("crash", {}),
-    ],
+    [("add", {"a": 1, "b": 2}), ("add", {"a": 1.0}), ("add", {"a": "1"}), ("fail", {}), ("crash", {})],
 )
 async def test_outcomes_are_those_of_functions_in_the_process(name: str, arguments: dict[str, Any]) -> None:
     functions = (add, fail, crash)

@@ -396,12 +396,7 @@ REFUSED: list[Refused] = [
         "{!r} is not a whole number from 1 to 10000",
         "give a whole number ≥ 1, for instance 64",
     ),
-    (
-        "bulkhead.max-wait",
-        (-1, MAX_SECONDS * 1.001),
-        "{!r} is out of range",
-        FROM_0,
-    ),
+    ("bulkhead.max-wait", (-1, MAX_SECONDS * 1.001), "{!r} is out of range", FROM_0),
     ("bulkhead.max-wait", (False, "1"), "{!r} is not a number", FORM_OF_SECONDS),
     (
         "bulkhead.priorities",

@@ -168,10 +168,7 @@ async def test_each_kind_is_limited_in_rate(where: str, caplog: pytest.LogCaptur
     assert len(errors(caplog)) == 2, "one for each kind"
     assert {
         getattr(record, "dispatch_error", None) for record in caplog.records if record.levelno >= logging.ERROR
-    } == {
-        "ValueError",
-        "UnreadableError",
-    }
+    } == {"ValueError", "UnreadableError"}
 
 
 async def test_a_later_line_counts_the_others(caplog: pytest.LogCaptureFixture) -> None:

@@ -253,10 +253,10 @@ async def test_metrics_with_their_labels() -> None:
 
 def test_values_of_labels() -> None:
     assert {str(each) for each in Outcome} == {
-        *("success", "tool_error", "invalid_arguments", "throttled", "timeout", "transport", "cancelled", "rejected"),
+        *("success", "tool_error", "invalid_arguments", "throttled", "timeout", "transport", "cancelled", "rejected")
     }
     assert {str(each) for each in State} == {
-        *("closed", "open", "half-open", "forced-open", "disabled", "metrics-only"),
+        *("closed", "open", "half-open", "forced-open", "disabled", "metrics-only")
     }
     assert {str(each) for each in Disposition} == {"matched", "late", "duplicate", "unknown", "malformed"}
     assert INSTANCE_STATES == ("up", "warming", "paused", "unresponsive", "ejected")

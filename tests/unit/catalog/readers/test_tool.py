@@ -538,11 +538,7 @@ def check_schema_of(field: str, keywords: dict[str, Any]) -> list[Problem]:
     ],
 )
 def test_a_reference_to_an_address_is_an_error(
-    field: str,
-    keywords: dict[str, Any],
-    key: str,
-    problem: str,
-    fix: str,
+    field: str, keywords: dict[str, Any], key: str, problem: str, fix: str
 ) -> None:
     found = only(check_schema_of(field, keywords))
     assert found.key == f"{field}.{key}"

@@ -430,11 +430,7 @@ async def test_a_partly_written_yaml_file_is_read_again_although_it_is_valid(
     discovery = asyncio.ensure_future(source.discover())
     await until(lambda: source._reader.last.number == 2)
     write_file(folder, "tool/pun.yaml", "type: tool-service\ndescription: Tell a pun\nservice: joke-service\n")
-    assert (await discovery)[1].raw == {
-        "type": "tool-service",
-        "description": "Tell a pun",
-        "service": "joke-service",
-    }
+    assert (await discovery)[1].raw == {"type": "tool-service", "description": "Tell a pun", "service": "joke-service"}
 
 
 async def test_warnings_of_the_folder_are_logged_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -65,12 +65,7 @@ def test_the_tools_of_mcp_servers_in_a_file_need_no_broker(run: Run, tmp_path: P
     del servers["away"]
     file.write_text(json.dumps({"mcpServers": servers}))
     listed = run("tools", *given, "--json")
-    assert {each["name"] for each in listed.json} == {
-        "one-work",
-        "two-work",
-        "only_one",
-        "only_two",
-    }
+    assert {each["name"] for each in listed.json} == {"one-work", "two-work", "only_one", "only_two"}
     assert run("check", str(file)).code == 0
     assert "only_two" in run("find", "only two", *given).out
 

@@ -263,10 +263,7 @@ async def test_a_storm_of_notifications_does_not_stop_the_event_loop(monkeypatch
 
     monkeypatch.setattr(ToolList, "on_message", count)
     different = '{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"n":%d}}}\n'
-    answers = {
-        "equal": 600 * (different % 0) + GOOD,
-        "different": "".join(map(different.__mod__, range(600))) + GOOD,
-    }
+    answers = {"equal": 600 * (different % 0) + GOOD, "different": "".join(map(different.__mod__, range(600))) + GOOD}
     async with connected({"s": scripted_stdio(answers)}) as dispatcher:
         ticking = asyncio.create_task(tick())
         assert await dispatcher.call("equal", {}) == "fine"

@@ -145,14 +145,8 @@ async def test_invalid_entries_are_reported_by_name_and_the_others_work(url: str
             "'no-such-program' cannot be started: No such file or directory. Fix: install it",
         ),
         ({"command": "python server.py"}, "No such file or directory. Fix: write its arguments in 'args'"),
-        (
-            {"command": "python", "cwd": "/no/such"},
-            "there is no folder '/no/such'. Fix: correct 'cwd'",
-        ),
-        (
-            {"command": "/etc/hostname"},
-            "Fix: make it executable, or write its interpreter as 'command'",
-        ),
+        ({"command": "python", "cwd": "/no/such"}, "there is no folder '/no/such'. Fix: correct 'cwd'"),
+        ({"command": "/etc/hostname"}, "Fix: make it executable, or write its interpreter as 'command'"),
         (
             {"url": "http://user:secret@127.0.0.1:1/mcp?key=secret"},
             "http://127.0.0.1:1 cannot be reached (ConnectError: All connection attempts failed). Fix: start it, or",

@@ -425,10 +425,7 @@ async def test_beyond_the_limit_of_the_policy_nothing_is_sent_and_the_error_name
 
 
 async def test_nobody_who_takes_parts_is_known() -> None:
-    async with (
-        Peer.as_service() as peer,
-        Dispatcher(memory(), catalog()) as dispatcher,
-    ):
+    async with Peer.as_service() as peer, Dispatcher(memory(), catalog()) as dispatcher:
         with pytest.raises(InvalidArgumentsError, match="no instance is known") as caught:
             await dispatcher.call("work", {"fill": text(LIMIT)})
         error = caught.value

@@ -403,10 +403,7 @@ def test_the_largest_text_has_fewer_parts_than_a_receiver_keeps_ahead() -> None:
     assert [
         len(part)
         for part, _ in wire.split_text("x" * (wire.PART_BYTES + 1), wire.PART_BYTES + 1, wire.MAX_MESSAGE_BYTES)
-    ] == [
-        wire.PART_BYTES,
-        1,
-    ]
+    ] == [wire.PART_BYTES, 1]
 
 
 @pytest.mark.parametrize(("value", "number"), [("0", 0), ("7", 7), ("007", 7), ("9" * 18, 10**18 - 1)])

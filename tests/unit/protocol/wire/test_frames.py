@@ -169,14 +169,7 @@ def test_the_head_of_a_fragmented_payload() -> None:
 
 @pytest.mark.parametrize(
     "head",
-    [
-        b"",
-        b"\xc0",
-        msgspec.msgpack.encode((PING,)),
-        msgspec.msgpack.encode((REPLY, 4)),
-        b"\x91" * 5_000,
-        NO_UNICODE,
-    ],
+    [b"", b"\xc0", msgspec.msgpack.encode((PING,)), msgspec.msgpack.encode((REPLY, 4)), b"\x91" * 5_000, NO_UNICODE],
     ids=["empty", "nil", "another kind", "missing field", "deep", "no UTF-8"],
 )
 def test_a_head_that_is_no_payload_frame(head: bytes) -> None:

@@ -385,11 +385,7 @@ class DecisionBench:
         self.budget = RetryBudget(settings.budget_ratio, floor, lambda: self.now)
         self.durations = LatencyHistogram(lambda: self.now)
         self.retrying = RetryPolicy(
-            settings,
-            repeatable=repeatable,
-            budget=self.budget,
-            durations=self.durations,
-            randomness=lambda: self.drawn,
+            settings, repeatable=repeatable, budget=self.budget, durations=self.durations, randomness=lambda: self.drawn
         )
         if took is not None:
             for _ in range(10):

@@ -86,9 +86,7 @@ async def test_each_request_is_counted_and_its_run_timed_once(registry: Collecto
     assert found["dispatch_service_duration_seconds_count{lab,stopped}"] == 0
 
 
-async def test_rejections_are_counted_by_reason_and_expired_runs_as_stopped(
-    registry: CollectorRegistry,
-) -> None:
+async def test_rejections_are_counted_by_reason_and_expired_runs_as_stopped(registry: CollectorRegistry) -> None:
     await served(registry, *({"sleep": 9.0} for _ in range(5)), timeout=5.0)
     found = values(registry)
     assert found["dispatch_service_refused_total{lab,overloaded}"] == 2

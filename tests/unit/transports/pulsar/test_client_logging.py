@@ -139,10 +139,7 @@ def test_each_level_is_a_step_quieter(logged: list[tuple[int, str]]) -> None:
 @pytest.mark.parametrize("line", [b"", b"no level at all", b"%s %d %(name)s", b"\xff\xfe\x00"])
 def test_a_line_of_another_shape_is_passed_on_as_it_is(logged: list[tuple[int, str]], line: bytes) -> None:
     forwarded(line + b"\n" + b"last line without an end")
-    assert logged == [
-        (logging.DEBUG, line.decode(errors="replace")),
-        (logging.DEBUG, "last line without an end"),
-    ]
+    assert logged == [(logging.DEBUG, line.decode(errors="replace")), (logging.DEBUG, "last line without an end")]
 
 
 def test_a_long_line_is_cut(logged: list[tuple[int, str]]) -> None:

@@ -169,9 +169,7 @@ def load(config: Config) -> tuple[dict[str, tuple[ToolDescriptor, ServiceDescrip
     return load_items(items)
 
 
-def load_items(
-    items: Iterable[Item],
-) -> tuple[dict[str, tuple[ToolDescriptor, ServiceDescriptor]], set[str]]:
+def load_items(items: Iterable[Item]) -> tuple[dict[str, tuple[ToolDescriptor, ServiceDescriptor]], set[str]]:
     """As :func:`load`."""
     items = list(items)
     read = read_services(items)
