@@ -259,8 +259,12 @@ BAD = Conditions(loss=0.1, duplicates=0.1, delay=0.05)
 START_S = 4.0
 
 
-def test_the_rate_follows_the_demand() -> None:
-    world = World()
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_the_rate_follows_the_demand(world: World) -> None:
     nodes = world.join(8, RATE)
     world.run(START_S)
     begin = world.now
@@ -275,8 +279,7 @@ def test_the_rate_follows_the_demand() -> None:
 
 
 @pytest.mark.parametrize("smaller", [Limits(rate=20.0, burst=10.0), Limits(user_rate=20.0, burst=10.0)])
-def test_of_different_limits_the_smallest_holds(smaller: Limits) -> None:
-    world = World()
+def test_of_different_limits_the_smallest_holds(smaller: Limits, world: World) -> None:
     (one,) = world.join(1, Limits(rate=smaller.rate * 5, user_rate=smaller.user_rate * 5, burst=10.0))
     (other,) = world.join(1, smaller)
     world.run(START_S)
@@ -294,8 +297,7 @@ def test_of_different_limits_the_smallest_holds(smaller: Limits) -> None:
     assert world.admitted(since) == pytest.approx(100 * 10, rel=0.1), "the other limit has gone"
 
 
-def test_a_killed_member_returns_its_share_within_ten_seconds() -> None:
-    world = World()
+def test_a_killed_member_returns_its_share_within_ten_seconds(world: World) -> None:
     nodes = world.join(4, RATE)
     for node in nodes:
         node.demand = {"ann": 100.0}
@@ -307,8 +309,7 @@ def test_a_killed_member_returns_its_share_within_ten_seconds() -> None:
     assert world.largest <= 1.0 + 1e-6
 
 
-def test_a_member_that_leaves_returns_its_share_at_once() -> None:
-    world = World()
+def test_a_member_that_leaves_returns_its_share_at_once(world: World) -> None:
     nodes = world.join(2, RATE)
     for node in nodes:
         node.demand = {"ann": 100.0}
@@ -321,8 +322,7 @@ def test_a_member_that_leaves_returns_its_share_at_once() -> None:
     assert world.admitted(world.now - 1.0) >= 0.95 * 100
 
 
-def test_without_the_topic_each_keeps_its_share_and_then_has_an_equal_one() -> None:
-    world = World()
+def test_without_the_topic_each_keeps_its_share_and_then_has_an_equal_one(world: World) -> None:
     nodes = world.join(4, RATE)
     nodes[0].demand = {"ann": 200.0}
     for node in nodes[1:]:
@@ -341,9 +341,8 @@ def test_without_the_topic_each_keeps_its_share_and_then_has_an_equal_one() -> N
     assert world.largest <= 1.0 + 1e-6
 
 
-def test_others_leave_a_member_that_receives_nothing_its_equal_share() -> None:
+def test_others_leave_a_member_that_receives_nothing_its_equal_share(world: World) -> None:
     """Its reports still arrive: it is not lost."""
-    world = World()
     nodes = world.join(4, RATE)
     for node in nodes:
         node.demand = {"ann": 200.0 if node is nodes[1] else 1.0}
@@ -364,8 +363,7 @@ def test_others_leave_a_member_that_receives_nothing_its_equal_share() -> None:
     assert world.largest <= 1.0 + 1e-6
 
 
-def test_a_new_leader_lowers_no_share_that_is_used() -> None:
-    world = World()
+def test_a_new_leader_lowers_no_share_that_is_used(world: World) -> None:
     nodes = world.join(4, RATE)
     for node in nodes:
         node.demand = {"ann": 200.0 if node is nodes[1] else 1.0}
@@ -379,8 +377,7 @@ def test_a_new_leader_lowers_no_share_that_is_used() -> None:
 
 @pytest.mark.parametrize("outage", [3.0, 5.0, 7.0, 12.0])
 @pytest.mark.parametrize("limits", [RATE, Limits(slots=20)], ids=["rate", "slots"])
-def test_a_leader_that_dies_in_an_outage_leaves_no_share_twice(limits: Limits, outage: float) -> None:
-    world = World()
+def test_a_leader_that_dies_in_an_outage_leaves_no_share_twice(limits: Limits, outage: float, world: World) -> None:
     nodes = world.join(4, limits)
     for node in nodes:
         node.demand = {"ann": 60.0 if node is nodes[1] else 1.0}
@@ -394,8 +391,7 @@ def test_a_leader_that_dies_in_an_outage_leaves_no_share_twice(limits: Limits, o
     assert world.largest <= (20 if limits.slots else 1.0 + 1e-6)
 
 
-def test_a_topic_that_was_never_reachable_leaves_the_whole_limit() -> None:
-    world = World()
+def test_a_topic_that_was_never_reachable_leaves_the_whole_limit(world: World) -> None:
     world.is_down = True
     (node,) = world.join(1, RATE)
     node.demand = {"ann": 200.0}
@@ -403,8 +399,7 @@ def test_a_topic_that_was_never_reachable_leaves_the_whole_limit() -> None:
     assert world.admitted(1005.0) == pytest.approx(500, rel=0.05)
 
 
-def test_steps_of_a_clock_change_nothing() -> None:
-    world = World()
+def test_steps_of_a_clock_change_nothing(world: World) -> None:
     nodes = world.join(3, RATE)
     for node in nodes:
         node.demand = {"ann": 100.0}
@@ -417,9 +412,8 @@ def test_steps_of_a_clock_change_nothing() -> None:
     assert world.largest <= 1.0 + 1e-6
 
 
-def test_a_limit_of_few_calls_is_at_the_member_that_calls() -> None:
+def test_a_limit_of_few_calls_is_at_the_member_that_calls(world: World) -> None:
     """Ten calls an hour and eight members: the calls of the idle ones are not lost."""
-    world = World()
     nodes = world.join(8, Limits(rate=10 / 3600, burst=10.0))
     for node in nodes:
         node.demand = {"ann": 0.0}
@@ -458,9 +452,8 @@ def test_a_limit_of_few_calls_is_used_by_members_that_call_seldom(members: int, 
     assert min(counts) >= 0.5 * sum(counts) / members
 
 
-def test_users_share_the_rate_over_the_fleet() -> None:
+def test_users_share_the_rate_over_the_fleet(world: World) -> None:
     """One user calls everywhere, another one at one member only: each gets half."""
-    world = World()
     nodes = world.join(4, RATE)
     for node in nodes:
         node.demand = {"ann": 300.0}
@@ -473,8 +466,7 @@ def test_users_share_the_rate_over_the_fleet() -> None:
     assert abs(ann - bob) <= 0.1 * 1000
 
 
-def test_the_rate_of_a_user_follows_the_user() -> None:
-    world = World()
+def test_the_rate_of_a_user_follows_the_user(world: World) -> None:
     nodes = world.join(4, Limits(user_rate=20.0, burst=4.0))
     nodes[0].demand = {"ann": 50.0, "bob": 50.0}
     nodes[1].demand = {"bob": 50.0}
@@ -485,8 +477,7 @@ def test_the_rate_of_a_user_follows_the_user() -> None:
     assert world.admitted(begin, user="bob") == pytest.approx(200, rel=0.05)
 
 
-def test_places_of_a_bulkhead_are_never_exceeded() -> None:
-    world = World()
+def test_places_of_a_bulkhead_are_never_exceeded(world: World) -> None:
     nodes = world.join(4, Limits(slots=20))
     world.run(START_S)
     for busy in (nodes[:1], nodes[2:], nodes, nodes[1:2]):
@@ -525,8 +516,7 @@ def test_a_quota_is_spent_and_not_exceeded() -> None:
     assert nodes[0].refused > 0
 
 
-def test_a_quota_survives_the_end_of_all_members() -> None:
-    world = World()
+def test_a_quota_survives_the_end_of_all_members(world: World) -> None:
     for start in range(3):
         nodes = world.join(2, Limits(quota=300))
         world.run(START_S)
@@ -540,8 +530,7 @@ def test_a_quota_survives_the_end_of_all_members() -> None:
     assert world.admitted() >= 300 - 4 * 45
 
 
-def test_a_quota_begins_anew_with_its_period() -> None:
-    world = World()
+def test_a_quota_begins_anew_with_its_period(world: World) -> None:
     nodes = world.join(3, Limits(quota=50, per="day"))
     midnight = period_of("day", EPOCH + world.now)[1]
     nodes[1].offset = 3600.0
@@ -630,8 +619,7 @@ def test_weights_of_users() -> None:
     assert fill({"ann": 100.0, "bob": 100.0}, {"ann": 3.0}, 100.0) == {"ann": 75.0, "bob": 25.0}
 
 
-def test_malformed_messages_change_nothing() -> None:
-    world = World()
+def test_malformed_messages_change_nothing(world: World) -> None:
     nodes = world.join(2, RATE)
     world.run(START_S)
     core = nodes[0].core

@@ -270,8 +270,12 @@ async def test_a_thing_is_dropped_after_its_time() -> None:
     assert virtual_loop().list_timers() == []
 
 
-async def test_a_thing_in_use_is_dropped_with_the_end_of_its_use() -> None:
-    things = ThingsRetention()
+@pytest.fixture
+def things() -> ThingsRetention:
+    return ThingsRetention()
+
+
+async def test_a_thing_in_use_is_dropped_with_the_end_of_its_use(things: ThingsRetention) -> None:
     things.use("a")
     things.retention.add("a")
     await advance(3 * RETENTION_S)
@@ -280,8 +284,7 @@ async def test_a_thing_in_use_is_dropped_with_the_end_of_its_use() -> None:
     assert [key for key, _ in things.dropped] == ["a"]
 
 
-async def test_a_thing_that_returns_is_not_dropped() -> None:
-    things = ThingsRetention()
+async def test_a_thing_that_returns_is_not_dropped(things: ThingsRetention) -> None:
     things.use("b")
     for key in "ab":
         things.retention.add(key)
@@ -298,8 +301,7 @@ async def test_a_thing_that_returns_is_not_dropped() -> None:
     assert [key for key, _ in things.dropped] == ["b"]
 
 
-async def test_many_things_are_dropped_in_several_turns() -> None:
-    things = ThingsRetention()
+async def test_many_things_are_dropped_in_several_turns(things: ThingsRetention) -> None:
     count = 3 * _internal.BATCH
     for number in range(count):
         things.retention.add(str(number))
@@ -318,9 +320,8 @@ async def test_many_things_are_dropped_in_several_turns() -> None:
     assert max(after - before for before, after in itertools.pairwise(turns)) <= _internal.BATCH
 
 
-async def test_the_oldest_expires_early_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_oldest_expires_early_at_the_limit(monkeypatch: pytest.MonkeyPatch, things: ThingsRetention) -> None:
     monkeypatch.setattr(_internal, "MAX_RETAINED", 3)
-    things = ThingsRetention()
     things.use("0")
     for number in range(5):
         things.retention.add(str(number))
@@ -330,8 +331,7 @@ async def test_the_oldest_expires_early_at_the_limit(monkeypatch: pytest.MonkeyP
     things.retention.close()
 
 
-async def test_nothing_is_dropped_after_the_close() -> None:
-    things = ThingsRetention()
+async def test_nothing_is_dropped_after_the_close(things: ThingsRetention) -> None:
     things.use("b")
     for key in "ab":
         things.retention.add(key)

@@ -826,8 +826,12 @@ def test_a_changed_service_is_asked_again() -> None:
     assert names(world.table) == ["price", "order"]
 
 
-def test_of_two_descriptors_of_one_version_the_first_stays() -> None:
-    world = World()
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_of_two_descriptors_of_one_version_the_first_stays(world: World) -> None:
     one, two = AnnouncingInstance("shop-1"), AnnouncingInstance("shop-2", tools=[tool("price", description="Other")])
     world.announce(one)
     world.announce(two)
@@ -845,8 +849,7 @@ def test_of_two_descriptors_of_one_version_the_first_stays() -> None:
     assert not world.table.shares
 
 
-def test_the_share_of_an_instance_is_its_weight_once_it_is_proved() -> None:
-    world = World()
+def test_the_share_of_an_instance_is_its_weight_once_it_is_proved(world: World) -> None:
     one, light, heavy = (
         AnnouncingInstance(),
         AnnouncingInstance("light", weight=0.5),
@@ -868,8 +871,7 @@ def test_the_share_of_an_instance_is_its_weight_once_it_is_proved() -> None:
     assert not world.table.shares
 
 
-def test_a_rolling_restart_changes_the_descriptors_once() -> None:
-    world = World()
+def test_a_rolling_restart_changes_the_descriptors_once(world: World) -> None:
     first = [AnnouncingInstance(f"shop-{number}") for number in range(4)]
     later = [AnnouncingInstance(f"shop-{number}", incarnation="2", tools=[tool("order")]) for number in range(4)]
     world.announce(*first)
@@ -884,8 +886,7 @@ def test_a_rolling_restart_changes_the_descriptors_once() -> None:
     assert len(world.table.items()) == 2
 
 
-def test_versions_of_a_service_are_side_by_side() -> None:
-    world = World()
+def test_versions_of_a_service_are_side_by_side(world: World) -> None:
     former = AnnouncingInstance("a-1", described=service(version="1.0.0"))
     latter = AnnouncingInstance("a-2", described=service(version="2.0.0"))
     world.announce(former)
@@ -1000,8 +1001,7 @@ def test_a_late_answer_with_another_part_and_one_of_another_service_are_ignored(
     assert not untrusted.table.services
 
 
-def test_what_is_outside_the_trust_is_not_even_asked() -> None:
-    world = World()
+def test_what_is_outside_the_trust_is_not_even_asked(world: World) -> None:
     evil = service(request_queue="non-persistent://evil/request/shop")
     world.table.receive(AnnouncingInstance(described=evil).heartbeat())
     assert not world.table.is_asking
@@ -1030,8 +1030,7 @@ def test_an_answer_counts_for_its_own_instance_and_topic_only() -> None:
     assert world.table.refused["malformed"] == 5
 
 
-def test_a_flood_of_claims_is_bounded() -> None:
-    world = World()
+def test_a_flood_of_claims_is_bounded(world: World) -> None:
     for number in range(5_000):
         world.table.receive(AnnouncingInstance(f"shop-{number}", described=service(f"s{number % 3_000}")).heartbeat())
     asked = list(world.table.pop_inquiries())
@@ -1071,7 +1070,6 @@ def test_there_are_limits_of_instances_items_and_tools() -> None:
 @pytest.mark.parametrize(
     "payload", [b"", b"\xff", b"{" * 10_000, b"[" * 200_000, b" " * (MAX_BYTES + 1), b"9" * 100_000]
 )
-def test_malformed_messages_are_counted(payload: bytes) -> None:
-    world = World()
+def test_malformed_messages_are_counted(payload: bytes, world: World) -> None:
     world.table.receive(payload)
     assert world.table.refused["malformed"] == 1

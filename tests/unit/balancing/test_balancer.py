@@ -234,9 +234,13 @@ def test_the_pick_says_who_and_when() -> None:
     assert (pick.instance, pick.started, pick.panic) == ("a", START, False)
 
 
+@pytest.fixture
+def stand() -> Stand:
+    return Stand("ab")
+
+
 @pytest.mark.parametrize("outcome", list(Outcome))
-def test_a_pick_holds_its_place_until_it_is_finished_and_finishing_counts_once(outcome: Outcome) -> None:
-    stand = Stand("ab")
+def test_a_pick_holds_its_place_until_it_is_finished_and_finishing_counts_once(outcome: Outcome, stand: Stand) -> None:
     pick = stand.pick()
     assert stand.state("a").in_flight == 1
     pick.finish(outcome)
@@ -279,8 +283,7 @@ def test_what_was_tried_is_used_again_when_there_is_no_other(strategy: str) -> N
     assert (pick.instance, pick.panic) == ("a", False), "better than one that is ejected"
 
 
-def test_a_throttled_one_is_other_enough_but_of_the_tried_ones_it_is_the_last() -> None:
-    stand = Stand("ab")
+def test_a_throttled_one_is_other_enough_but_of_the_tried_ones_it_is_the_last(stand: Stand) -> None:
     stand.end("a", Outcome.THROTTLED, retry_after=10)
     assert stand.pick("b").instance == "a"
     assert [stand.pick("a", "b").instance for _ in range(3)] == ["b"] * 3
@@ -371,8 +374,7 @@ def test_panic_can_be_left_out_but_not_when_nothing_is_left() -> None:
     assert sorted(stand.pick().instance for _ in range(2)) == ["a", "b"]
 
 
-def test_when_all_that_are_left_fail_the_ejected_ones_are_asked_too_and_one_that_answers_is_back() -> None:
-    stand = Stand("ab")
+def test_when_all_that_are_left_fail_the_ejected_ones_are_asked_too_and_one_that_answers_is_back(stand: Stand) -> None:
     stand.eject("a")
     stand.end("b", Outcome.TIMEOUT, 4)
     assert not stand.pick().panic
@@ -382,8 +384,7 @@ def test_when_all_that_are_left_fail_the_ejected_ones_are_asked_too_and_one_that
     assert not stand.pick().panic
 
 
-def test_one_that_is_well_again_ends_the_panic() -> None:
-    stand = Stand("ab")
+def test_one_that_is_well_again_ends_the_panic(stand: Stand) -> None:
     stand.eject("a")
     stand.end("b", Outcome.TIMEOUT, 5)
     assert stand.pick().panic
@@ -411,8 +412,7 @@ def test_one_that_was_ejected_for_its_success_rate_comes_back_with_its_first_ans
 
 
 # Settings, views
-def test_a_change_of_settings_keeps_what_is_known() -> None:
-    stand = Stand("ab")
+def test_a_change_of_settings_keeps_what_is_known(stand: Stand) -> None:
     stand.eject("a")
     open_picks = [stand.pick() for _ in range(3)]
     stand.balancer.configure(
@@ -432,8 +432,7 @@ def test_a_change_of_settings_keeps_what_is_known() -> None:
     assert stand.changes[-1] == ("a", "ejected", "failures")
 
 
-def test_the_same_strategy_goes_on_where_it_was() -> None:
-    stand = Stand("ab")
+def test_the_same_strategy_goes_on_where_it_was(stand: Stand) -> None:
     strategy = stand.balancer._strategy
     stand.picks(1)
     stand.balancer.configure(Balancing(), EjectionRules(interval=1, slow_start_window=None))
@@ -622,8 +621,7 @@ def test_when_all_fail_half_at_most_is_ejected_and_whoever_recovers_is_found_at_
     assert all(run.share(name, 50) == pytest.approx(1 / count, abs=0.1) for name in hosts)
 
 
-def test_instances_come_and_go() -> None:
-    stand = Stand("ab")
+def test_instances_come_and_go(stand: Stand) -> None:
     assert stand.balancer.add("c")
     assert (len(stand.balancer), "c" in stand.balancer, "d" in stand.balancer) == (3, True, False)
     assert sorted(stand.picks(3)) == ["a", "b", "c"]
@@ -648,8 +646,7 @@ def test_replacing_keeps_what_is_known_of_those_that_stay() -> None:
 
 
 @pytest.mark.parametrize("weight", [0, -1, math.nan, math.inf])
-def test_a_weight_is_above_0_and_a_wrong_one_changes_nothing(weight: float) -> None:
-    stand = Stand("ab")
+def test_a_weight_is_above_0_and_a_wrong_one_changes_nothing(weight: float, stand: Stand) -> None:
     with pytest.raises(ValueError, match="the weight of 'c' must be a number above 0"):
         stand.balancer.add("c", weight)
     with pytest.raises(ValueError, match="the weight of 'c'"):
@@ -687,8 +684,7 @@ def test_one_that_comes_and_goes_stays_ejected() -> None:
     assert stand.changes == [("a", "ejected", "failures"), ("a", "returned", "over")]
 
 
-def test_one_that_comes_back_after_its_ejection_has_ended_returns_in_proper_form() -> None:
-    stand = Stand("ab")
+def test_one_that_comes_back_after_its_ejection_has_ended_returns_in_proper_form(stand: Stand) -> None:
     stand.eject("a")
     stand.balancer.remove("a")
     stand.wait(40)
@@ -723,8 +719,7 @@ def test_what_ends_after_its_instance_has_gone_is_booked_and_ejects_nobody() -> 
     assert stand.changes == [("a", "ejected", "failures")]
 
 
-def test_an_answer_of_one_that_was_ejected_and_has_gone_changes_no_books() -> None:
-    stand = Stand("ab")
+def test_an_answer_of_one_that_was_ejected_and_has_gone_changes_no_books(stand: Stand) -> None:
     stand.eject("a")
     state = stand.state("a")
     late = Pick("a", START, True, stand.balancer, state, state.epoch, 1)
@@ -736,8 +731,7 @@ def test_an_answer_of_one_that_was_ejected_and_has_gone_changes_no_books() -> No
     assert len(stand.changes) == 1
 
 
-def test_former_instances_are_remembered_in_bounds_the_latest_ones() -> None:
-    stand = Stand("ab")
+def test_former_instances_are_remembered_in_bounds_the_latest_ones(stand: Stand) -> None:
     for number in range(MAX_FORMER + 50):
         stand.balancer.add(f"i{number}")
         stand.balancer.remove(f"i{number}")
@@ -758,8 +752,7 @@ def test_a_new_life_begins_afresh_and_slowly() -> None:
     assert set(stand.balancer._members) == {"a", "b"}
 
 
-def test_one_instance_and_no_other_can_be_asked_for_whoever_is_due() -> None:
-    stand = Stand("ab")
+def test_one_instance_and_no_other_can_be_asked_for_whoever_is_due(stand: Stand) -> None:
     picked = stand.balancer.pick_instance("b")
     assert isinstance(picked, Pick)
     assert picked.instance == "b"
@@ -1151,8 +1144,7 @@ def test_an_instance_with_many_old_calls_for_its_share_is_ejected(
     assert [each for each in "abc" if stand.balancer.is_ejected(each)] == list(ejected)
 
 
-def test_an_instance_that_has_few_calls_because_it_has_just_returned_condemns_no_other() -> None:
-    stand = Stand("ab")
+def test_an_instance_that_has_few_calls_because_it_has_just_returned_condemns_no_other(stand: Stand) -> None:
     stand.state("b").level = 0.1
     stand.balancer.eject_unresponsive({"a": 49, "b": 0})
     assert stand.changes == []

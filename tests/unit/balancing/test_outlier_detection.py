@@ -50,9 +50,13 @@ ANSWERS = [Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS]
 NOTHING = [Outcome.CANCELLED, Outcome.REJECTED, Outcome.THROTTLED]
 
 
+@pytest.fixture
+def stand() -> Stand:
+    return Stand("ab")
+
+
 @pytest.mark.parametrize("outcome", FAILURES)
-def test_five_failures_in_a_row_eject(outcome: Outcome) -> None:
-    stand = Stand("ab")
+def test_five_failures_in_a_row_eject(outcome: Outcome, stand: Stand) -> None:
     stand.end("a", outcome, 4)
     assert stand.state("a").ejected_until is None
     assert "a" in stand.picks(2)
@@ -64,8 +68,7 @@ def test_five_failures_in_a_row_eject(outcome: Outcome) -> None:
 
 
 @pytest.mark.parametrize("outcome", ANSWERS)
-def test_an_answer_ends_the_row(outcome: Outcome) -> None:
-    stand = Stand("ab")
+def test_an_answer_ends_the_row(outcome: Outcome, stand: Stand) -> None:
     for _ in range(3):
         stand.end("a", Outcome.TIMEOUT, 4)
         stand.end("a", outcome)
@@ -74,8 +77,7 @@ def test_an_answer_ends_the_row(outcome: Outcome) -> None:
 
 
 @pytest.mark.parametrize("outcome", NOTHING)
-def test_what_says_nothing_of_the_instance_neither_fails_nor_ends_the_row(outcome: Outcome) -> None:
-    stand = Stand("ab")
+def test_what_says_nothing_of_the_instance_neither_fails_nor_ends_the_row(outcome: Outcome, stand: Stand) -> None:
     stand.end("a", Outcome.TIMEOUT, 4)
     stand.end("a", outcome, 50)
     assert (stand.state("a").failures, stand.state("a").bad, stand.state("a").good) == (4, 4, 0)
@@ -84,8 +86,7 @@ def test_what_says_nothing_of_the_instance_neither_fails_nor_ends_the_row(outcom
     assert stand.changes == [("a", "ejected", "failures")]
 
 
-def test_five_in_a_row_that_were_outpaced_eject() -> None:
-    stand = Stand("ab")
+def test_five_in_a_row_that_were_outpaced_eject(stand: Stand) -> None:
     stand.end("a", Outcome.CANCELLED, 4, outpaced=True)
     stand.end("a", Outcome.SUCCESS)
     stand.end("a", Outcome.CANCELLED, 2, outpaced=True)
@@ -102,8 +103,7 @@ def test_success_rates_leave_out_what_was_outpaced() -> None:
     assert stand.changes == []
 
 
-def test_what_was_outpaced_in_an_earlier_epoch_says_nothing() -> None:
-    stand = Stand("ab")
+def test_what_was_outpaced_in_an_earlier_epoch_says_nothing(stand: Stand) -> None:
     pick = stand.balancer.pick_instance("a")
     assert isinstance(pick, Pick)
     stand.eject("a")
@@ -126,8 +126,7 @@ def test_the_row_can_be_left_out() -> None:
     assert stand.changes == []
 
 
-def test_an_ejection_ends_on_time() -> None:
-    stand = Stand("ab")
+def test_an_ejection_ends_on_time(stand: Stand) -> None:
     stand.eject("a")
     stand.wait(29.999)
     assert stand.picks(4) == "bbbb"
@@ -137,8 +136,7 @@ def test_an_ejection_ends_on_time() -> None:
     assert stand.state("a").well_since == START + 30
 
 
-def test_who_comes_back_is_on_probation_until_it_answers() -> None:
-    stand = Stand("ab")
+def test_who_comes_back_is_on_probation_until_it_answers(stand: Stand) -> None:
     stand.eject("a")
     stand.wait(30)
     stand.pick()
@@ -216,8 +214,7 @@ def test_when_one_comes_back_another_that_still_fails_goes_at_once() -> None:
     assert stand.changes[-1] == ("b", "ejected", "failures")
 
 
-def test_what_was_picked_before_an_ejection_says_nothing_during_and_after_it() -> None:
-    stand = Stand("ab")
+def test_what_was_picked_before_an_ejection_says_nothing_during_and_after_it(stand: Stand) -> None:
     early = [pick for pick in (stand.pick() for _ in range(24)) if pick.instance == "a"]
     stand.eject("a")
     early.pop().finish(Outcome.SUCCESS)
@@ -233,8 +230,7 @@ def test_what_was_picked_before_an_ejection_says_nothing_during_and_after_it() -
     assert stand.state("a").in_flight == 0
 
 
-def test_one_that_is_ejected_and_answers_all_the_same_is_back() -> None:
-    stand = Stand("ab")
+def test_one_that_is_ejected_and_answers_all_the_same_is_back(stand: Stand) -> None:
     stand.eject("a")
     stand.end("a", Outcome.TIMEOUT, 3)
     stand.end("a", Outcome.CANCELLED, 3)
@@ -245,8 +241,7 @@ def test_one_that_is_ejected_and_answers_all_the_same_is_back() -> None:
     assert "a" in stand.picks(2)
 
 
-def test_a_timeout_of_a_call_that_is_older_than_the_last_answer_is_none_of_the_row() -> None:
-    stand = Stand("ab")
+def test_a_timeout_of_a_call_that_is_older_than_the_last_answer_is_none_of_the_row(stand: Stand) -> None:
     waiting = [stand.balancer.pick_instance("a") for _ in range(8)]
     stand.end("a", Outcome.SUCCESS)
     for each in waiting:
@@ -286,8 +281,7 @@ def test_an_idle_ejected_instance_is_probed_while_the_others_are_busy() -> None:
 
 
 @pytest.mark.parametrize("outcome", [Outcome.TIMEOUT, Outcome.TRANSPORT, Outcome.CANCELLED, Outcome.REJECTED])
-def test_a_probe_that_fails_is_the_last(outcome: Outcome) -> None:
-    stand = Stand("ab")
+def test_a_probe_that_fails_is_the_last(outcome: Outcome, stand: Stand) -> None:
     stand.eject("a")
     busy(stand, "b")
     stand.wait(PROBE_S)
@@ -309,8 +303,7 @@ def test_what_failed_at_once_and_what_an_operator_ejected_is_not_probed() -> Non
         assert stand.pick().instance in "cd"
 
 
-def test_an_ejection_clears_the_counts() -> None:
-    stand = Stand("ab")
+def test_an_ejection_clears_the_counts(stand: Stand) -> None:
     stand.eject("a")
     assert (stand.state("a").good, stand.state("a").bad) == (0, 0)
 
@@ -327,22 +320,19 @@ def test_a_throttled_instance_gets_less_work_for_as_long_as_it_asked(retry_after
 
 
 @pytest.mark.parametrize("retry_after", [0, -1, math.nan])
-def test_a_pause_of_no_time_is_none(retry_after: float) -> None:
-    stand = Stand("ab")
+def test_a_pause_of_no_time_is_none(retry_after: float, stand: Stand) -> None:
     stand.end("a", Outcome.THROTTLED, retry_after=retry_after)
     assert "a" in stand.picks(2)
 
 
-def test_a_shorter_pause_does_not_end_a_longer_one() -> None:
-    stand = Stand("ab")
+def test_a_shorter_pause_does_not_end_a_longer_one(stand: Stand) -> None:
     stand.end("a", Outcome.THROTTLED, retry_after=10)
     stand.end("a", Outcome.THROTTLED, retry_after=1)
     stand.wait(9)
     assert stand.picks(3) == "bbb"
 
 
-def test_when_all_are_throttled_all_are_used() -> None:
-    stand = Stand("ab")
+def test_when_all_are_throttled_all_are_used(stand: Stand) -> None:
     for name in "ab":
         stand.end(name, Outcome.THROTTLED, retry_after=10)
     assert sorted(stand.picks(4)) == ["a", "a", "b", "b"]
@@ -463,11 +453,10 @@ class Fleet:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_overload_keeps_no_instance_ejected(seed: int) -> None:
+def test_overload_keeps_no_instance_ejected(seed: int, stand: Stand) -> None:
     """Two instances of four places; the caller has 128 calls in flight, and each end of one begins the next, so that each
     instance has a queue. The second one answers nothing for four seconds."""
     chance = random.Random(seed)
-    stand = Stand("ab")
     free, queues = {"a": [0.0] * 4, "b": [0.0] * 4}, {"a": 0.0, "b": 4.0}
     ends: list[tuple[float, int, Pick]] = []
     served: Counter[str] = Counter()
@@ -613,8 +602,7 @@ def flaky(stand: Stand, id: str, good: int, bad: int) -> None:
         stand.end(id, Outcome.TIMEOUT if failed else Outcome.SUCCESS)
 
 
-def test_an_instance_that_fails_half_its_calls_is_ejected_at_the_next_look_even_of_two() -> None:
-    stand = Stand("ab")
+def test_an_instance_that_fails_half_its_calls_is_ejected_at_the_next_look_even_of_two(stand: Stand) -> None:
     flaky(stand, "a", 25, 25)
     flaky(stand, "b", 50, 0)
     stand.wait(9.999)
@@ -626,8 +614,7 @@ def test_an_instance_that_fails_half_its_calls_is_ejected_at_the_next_look_even_
     assert stand.state("a").ejected_until == START + 40
 
 
-def test_too_few_calls_are_not_judged_and_older_ones_count_half() -> None:
-    stand = Stand("ab")
+def test_too_few_calls_are_not_judged_and_older_ones_count_half(stand: Stand) -> None:
     for calls, judged in ((49, False), (25, False), (32, True)):  # 49; 25 and 24.5; 32 and 24.75
         flaky(stand, "a", calls - calls // 2, calls // 2)
         flaky(stand, "b", 60, 0)
@@ -746,17 +733,20 @@ def state(cost: float = 0.0) -> InstanceState:
     return made
 
 
+@pytest.fixture
+def made() -> InstanceState:
+    return state()
+
+
 @pytest.mark.parametrize("how", [Learning, Peaks])
 @pytest.mark.parametrize("outcome", [Outcome.SUCCESS, Outcome.TOOL_ERROR])
-def test_the_first_answer_says_how_long_it_takes(how: type[Learning], outcome: Outcome) -> None:
-    made = state()
+def test_the_first_answer_says_how_long_it_takes(how: type[Learning], outcome: Outcome, made: InstanceState) -> None:
     how(10.0).learn(made, outcome, 0.5, None, START + 3)
     assert (made.cost, made.stamp) == (0.5, START + 3)
 
 
 @pytest.mark.parametrize("how", [Learning, Peaks])
-def test_an_answer_that_took_no_time_is_known_all_the_same(how: type[Learning]) -> None:
-    made = state()
+def test_an_answer_that_took_no_time_is_known_all_the_same(how: type[Learning], made: InstanceState) -> None:
     how(10.0).learn(made, Outcome.SUCCESS, 0.0, None, START)
     assert made.cost == LEAST_S
     made.cost = 1.0
@@ -807,8 +797,7 @@ def test_what_was_refused_says_nothing_of_how_long_an_answer_takes(outcome: Outc
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
-def test_any_reply_tells_how_many_calls_the_instance_has_from_others(outcome: Outcome) -> None:
-    made = state()
+def test_any_reply_tells_how_many_calls_the_instance_has_from_others(outcome: Outcome, made: InstanceState) -> None:
     made.in_flight = 2
     Learning(10.0).learn(made, outcome, 1.0, 8, START + 1)
     assert (made.others, made.others_at) == (5, START + 1)
@@ -820,16 +809,14 @@ def test_any_reply_tells_how_many_calls_the_instance_has_from_others(outcome: Ou
     assert (made.others, made.others_at) == (0, START + 4)
 
 
-def test_a_count_that_cannot_be_is_not_believed() -> None:
-    made = state()
+def test_a_count_that_cannot_be_is_not_believed(made: InstanceState) -> None:
     Learning(10.0).learn(made, Outcome.SUCCESS, 1.0, 10**400, START)
     assert made.others == MOST_OTHERS
     Learning(10.0).learn(made, Outcome.SUCCESS, 1.0, -5, START)
     assert made.others == 0
 
 
-def test_who_needs_to_know_nothing_learns_nothing() -> None:
-    made = state()
+def test_who_needs_to_know_nothing_learns_nothing(made: InstanceState) -> None:
     assert not Strategy.learns
     Strategy().learn(made, Outcome.SUCCESS, 1.0, 9, START + 1)
     assert (made.cost, made.others, made.stamp) == (0.0, 0, START)

@@ -287,9 +287,13 @@ async def test_an_error_names_tools_that_could_do_instead() -> None:
 
 
 # -- bulkhead -------------------------------------------------------------------------------------------------------
-async def test_so_many_at_once_so_many_in_line_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+async def test_so_many_at_once_so_many_in_line_and_no_more(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> None:
     monkeypatch.setattr("dispatch.resilience.bulkhead.QUEUE_LIMITS", QueueLimits(max_length=1))
-    gate = Gate()
     policy = {"bulkhead": {"max-concurrent-calls": 2, "max-wait": 1}}
     async with stand(gate, tools(policy=policy)) as (dispatcher, _):
         calls = [asyncio.create_task(dispatcher.call("work")) for _ in range(3)]
@@ -512,8 +516,7 @@ async def test_an_instance_that_is_silent_is_ejected_although_its_calls_are_hedg
 
 
 # -- single-flight --------------------------------------------------------------------------------------------------
-async def test_calls_that_are_the_same_share_one_exchange() -> None:
-    gate = Gate()
+async def test_calls_that_are_the_same_share_one_exchange(gate: Gate) -> None:
     service = Service(gate)
     async with stand(service, tools(read_only=True, policy={"single-flight": True})) as (dispatcher, _):
         same = [asyncio.create_task(dispatcher.execute("work", {"n": 1}, user="ann")) for _ in range(5)]
@@ -547,8 +550,7 @@ def _memory() -> MemoryTransport:
     return MemoryTransport(BROKER)
 
 
-async def test_draining_lets_finish_what_runs_and_refuses_the_rest() -> None:
-    gate = Gate()
+async def test_draining_lets_finish_what_runs_and_refuses_the_rest(gate: Gate) -> None:
     async with serving(gate):
         dispatcher = Dispatcher(_memory(), tools(policy={"bulkhead": 1}))
         await dispatcher.start()
@@ -578,8 +580,7 @@ async def test_a_drain_ends_when_its_time_is_over() -> None:
 
 
 # -- reload ---------------------------------------------------------------------------------------------------------
-async def test_a_new_policy_keeps_the_breaker_and_what_is_under_way() -> None:
-    gate = Gate()
+async def test_a_new_policy_keeps_the_breaker_and_what_is_under_way(gate: Gate) -> None:
     async with stand(gate, tools(policy={"breaker": {"consecutive-failures": 3}})) as (dispatcher, _):
         running = await start_task(dispatcher.call("work"))
         breaker = dispatcher.breaker("work")
@@ -765,8 +766,7 @@ async def test_an_instance_behind_a_shared_topic_that_hangs_does_not_keep_calls_
         assert await count_outcomes(calls) == {Outcome.SUCCESS: 1_200, Outcome.TIMEOUT: 1_200}
 
 
-async def test_the_places_of_a_tool_on_a_shared_topic_hold_while_nothing_is_answered() -> None:
-    gate = Gate()
+async def test_the_places_of_a_tool_on_a_shared_topic_hold_while_nothing_is_answered(gate: Gate) -> None:
     async with (
         serving(gate, **PERSISTENT),
         dispatching(catalog(service=ON_DISK), policy=Policy(bulkhead=Bulkhead(4))) as dispatcher,
@@ -857,9 +857,13 @@ async def test_an_instance_that_hangs_gets_hardly_a_call_at_any_rate(rate: int, 
         assert outcomes[Outcome.SUCCESS] >= 29 * rate - (0 if is_read else rate)
 
 
-async def test_calls_that_must_go_to_an_instance_that_hangs_leave_places_to_the_others() -> None:
+@pytest.fixture
+def work() -> Work:
+    return Work()
+
+
+async def test_calls_that_must_go_to_an_instance_that_hangs_leave_places_to_the_others(work: Work) -> None:
     """Those with an idempotency key that it may know: they would fill the bulkhead beside an idle instance."""
-    work = Work()
     async with pair(work) as dispatcher:
         keyed, calls = [], []
         for number in range(3_000):
@@ -898,9 +902,8 @@ async def test_an_instance_that_hangs_is_ejected_although_the_first_calls_were_s
         assert set(outcomes[-10:]) == {Outcome.SUCCESS}
 
 
-async def test_an_instance_that_fails_at_once_does_not_get_the_calls_of_the_others() -> None:
+async def test_an_instance_that_fails_at_once_does_not_get_the_calls_of_the_others(work: Work) -> None:
     """It is no fast one beside which they are slow."""
-    work = Work()
     async with pair(work) as dispatcher:
         outcomes: Counter[Outcome] = Counter()
         for number in range(320):
@@ -1001,9 +1004,8 @@ async def test_a_stream_of_this_process_may_last_longer_than_a_call() -> None:
         assert (whole, len(chunks)) == ([False], 45)
 
 
-async def test_reads_that_are_called_seldom_are_repeated_when_an_instance_hangs() -> None:
+async def test_reads_that_are_called_seldom_are_repeated_when_an_instance_hangs(work: Work) -> None:
     """There are never ten durations in a minute."""
-    work = Work()
     async with pair(work, catalog(work={"read-only": True})) as dispatcher:
         calls = await begin(dispatcher, 10, 10)
         work.hanging = True
@@ -1123,8 +1125,7 @@ async def test_the_topic_of_a_listed_instance_that_is_gone_gets_no_calls_while_o
             assert "first" in {await dispatcher.call("work") for _ in range(40)}
 
 
-async def test_an_instance_whose_streams_stop_half_way_leaves_places_to_the_other() -> None:
-    work = Work()
+async def test_an_instance_whose_streams_stop_half_way_leaves_places_to_the_other(work: Work) -> None:
 
     async def halves(name: str) -> AsyncIterator[str]:
         yield name
@@ -1239,9 +1240,8 @@ async def test_the_error_of_an_attempt_that_its_service_stopped_names_the_limit_
         assert (caught.value.limit_name, caught.value.type) == ("attempt", "attempt-timeout")
 
 
-async def test_a_read_that_has_the_only_place_makes_room_when_its_instance_hangs() -> None:
+async def test_a_read_that_has_the_only_place_makes_room_when_its_instance_hangs(work: Work) -> None:
     """No other call could be answered meanwhile."""
-    work = Work()
     async with pair(work, catalog(work={"read-only": True, "policy": {"bulkhead": 1}})) as dispatcher:
         calls = await begin(dispatcher, 20, 0.5)
         work.hanging = True
@@ -1276,9 +1276,8 @@ async def test_where_a_tool_hangs_everywhere_no_instance_is_ejected_for_the_othe
             each.cancel()
 
 
-async def test_an_instance_that_hangs_is_known_to_all_tools_of_its_service() -> None:
+async def test_an_instance_that_hangs_is_known_to_all_tools_of_its_service(work: Work) -> None:
     """Each of them alone is called too seldom to find out."""
-    work = Work()
     names = [f"tool-{number}" for number in range(20)]
     async with pair(work, catalog(**{name: {} for name in names})) as dispatcher:
         changes = follow_instances(dispatcher)
@@ -1314,9 +1313,8 @@ async def test_an_unresponsive_instance_that_was_ejected_has_not_returned_when_i
 
 @pytest.mark.costly
 @pytest.mark.parametrize("rate", [2, 20])
-async def test_an_instance_whose_streams_do_not_begin_gets_hardly_a_call(rate: int) -> None:
+async def test_an_instance_whose_streams_do_not_begin_gets_hardly_a_call(rate: int, work: Work) -> None:
     """Its streams would fill the bulkhead until their idle limits, while the other instance has nothing to do."""
-    work = Work()
 
     async def thirds(name: str) -> AsyncIterator[str]:
         for _ in range(3):

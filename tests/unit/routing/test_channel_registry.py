@@ -91,8 +91,12 @@ def channels(broker: Broker) -> Channels:
     return Channels(broker, exchange, SessionExchange(exchange.replies), "one")  # type: ignore[arg-type]
 
 
-async def test_both_ends_listen_before_the_publisher_is_there() -> None:
-    broker = Broker()
+@pytest.fixture
+def broker() -> Broker:
+    return Broker()
+
+
+async def test_both_ends_listen_before_the_publisher_is_there(broker: Broker) -> None:
     made = channels(broker)
     channel = await made.open(*QUEUES)
     assert broker.log == [
@@ -107,8 +111,7 @@ async def test_both_ends_listen_before_the_publisher_is_there() -> None:
     await made.close()
 
 
-async def test_an_own_topic_is_of_the_same_kind_as_the_services() -> None:
-    broker = Broker()
+async def test_an_own_topic_is_of_the_same_kind_as_the_services(broker: Broker) -> None:
     made = channels(broker)
     assert (
         await made.open(REQUEST, "persistent://corp/tools/lab")
@@ -128,8 +131,7 @@ async def test_only_where_messages_can_get_lost_is_anything_paid_for_not_losing_
 
 
 @pytest.mark.parametrize("error", [None, lost()])
-async def test_closing_closes_all_of_it_even_if_some_of_it_cannot(error: Exception | None) -> None:
-    broker = Broker()
+async def test_closing_closes_all_of_it_even_if_some_of_it_cannot(error: Exception | None, broker: Broker) -> None:
     made = channels(broker)
     await made.open(*QUEUES)
     broker.close_error = error
@@ -139,8 +141,7 @@ async def test_closing_closes_all_of_it_even_if_some_of_it_cannot(error: Excepti
     )
 
 
-async def test_closing_while_a_subscription_fails_closes_the_rest() -> None:
-    broker = Broker()
+async def test_closing_while_a_subscription_fails_closes_the_rest(broker: Broker) -> None:
     made = channels(broker)
     await made.open(*QUEUES)
     broker.gate.clear()
@@ -156,8 +157,7 @@ async def test_closing_while_a_subscription_fails_closes_the_rest() -> None:
         await opening
 
 
-async def test_closing_that_is_cancelled_is_cancelled() -> None:
-    broker = Broker()
+async def test_closing_that_is_cancelled_is_cancelled(broker: Broker) -> None:
     made = channels(broker)
     broker.gate.clear()
     opening = asyncio.create_task(made.open(*QUEUES))

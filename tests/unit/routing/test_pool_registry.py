@@ -80,8 +80,12 @@ def request_topics(transport: CountedTransport) -> set[str]:
     return {topic.removeprefix(f"{REQUESTS}-") for topic in opened if topic.startswith(f"{REQUESTS}-")}
 
 
-async def test_the_pool_of_a_removed_service_is_retained_for_a_time() -> None:
-    transport = CountedTransport()
+@pytest.fixture
+def transport() -> CountedTransport:
+    return CountedTransport()
+
+
+async def test_the_pool_of_a_removed_service_is_retained_for_a_time(transport: CountedTransport) -> None:
     async with serving_all("a", "b"), dispatching(listed("a"), transport=transport) as dispatcher:
         assert await answers(dispatcher, 1) == {"a": 1}
         pool = pool_of(dispatcher)
@@ -261,12 +265,11 @@ async def test_a_removed_instance_gets_no_request_and_its_topics_close_after_its
         assert len(requests) == 3
 
 
-async def test_a_dispatcher_is_closed_while_a_removed_instance_runs_a_request() -> None:
+async def test_a_dispatcher_is_closed_while_a_removed_instance_runs_a_request(transport: CountedTransport) -> None:
     async def wait(_: dict[str, Any]) -> str:
         await asyncio.sleep(600)
         return "late"
 
-    transport = CountedTransport()
     async with server("a", wait), serving_all("b"), dispatching(listed("a"), transport=transport) as dispatcher:
         calls = [asyncio.create_task(dispatcher.execute("work", timeout=600)) for _ in range(3)]
         await advance(1)
@@ -278,8 +281,7 @@ async def test_a_dispatcher_is_closed_while_a_removed_instance_runs_a_request() 
         assert transport.left_open == {}
 
 
-async def test_no_call_fails_when_all_instances_are_replaced() -> None:
-    transport = CountedTransport()
+async def test_no_call_fails_when_all_instances_are_replaced(transport: CountedTransport) -> None:
     async with serving_all("a", "b"), dispatching(listed("a"), transport=transport) as dispatcher:
         assert await answers(dispatcher, 1) == {"a": 1}
         transport.slow = 2.0
@@ -292,8 +294,7 @@ async def test_no_call_fails_when_all_instances_are_replaced() -> None:
         assert (await call).text == "b"
 
 
-async def test_a_call_waits_for_the_latest_of_several_replacements() -> None:
-    transport = CountedTransport()
+async def test_a_call_waits_for_the_latest_of_several_replacements(transport: CountedTransport) -> None:
     async with serving_all("a", "b", "c"), dispatching(listed("a"), transport=transport) as dispatcher:
         transport.slow = 2.0
         call = asyncio.create_task(dispatcher.execute("work"))
@@ -337,8 +338,7 @@ async def test_calls_fail_while_the_topics_of_all_new_instances_are_refused() ->
         assert request_topics(transport) == {"a-0", "b-1"}
 
 
-async def test_a_channel_that_was_closed_before_its_opener_resumes_is_opened_again() -> None:
-    transport = CountedTransport()
+async def test_a_channel_that_was_closed_before_its_opener_resumes_is_opened_again(transport: CountedTransport) -> None:
     async with serving_all("a", "b"), dispatching(listed("a"), transport=transport) as dispatcher:
         runtime, loop = dispatcher._running, asyncio.get_running_loop()
         with_a, with_b = (ToolResolver(listed(name), Policy()) for name in "ab")
@@ -357,8 +357,7 @@ async def test_a_channel_that_was_closed_before_its_opener_resumes_is_opened_aga
         assert request_topics(transport) == {"a-0"}
 
 
-async def test_other_weights_and_topics_of_an_instance_apply() -> None:
-    transport = CountedTransport()
+async def test_other_weights_and_topics_of_an_instance_apply(transport: CountedTransport) -> None:
     policy = {"balancing": "weighted"}
     async with (
         serving_all("a", "b"),
@@ -376,8 +375,7 @@ async def test_other_weights_and_topics_of_an_instance_apply() -> None:
         assert pool_of(dispatcher) is pool
 
 
-async def test_a_service_changes_between_listed_instances_and_its_own_topics() -> None:
-    transport = CountedTransport()
+async def test_a_service_changes_between_listed_instances_and_its_own_topics(transport: CountedTransport) -> None:
     async with (
         serving_all("a", "b"),
         serving(lambda _: "shared", request_queue=REQUESTS, response_queue=RESPONSES, instance="s"),

@@ -66,8 +66,12 @@ class Load:
 FOR_EVER = 1e9
 
 
-def test_only_tool_takes_all_places() -> None:
-    load = Load(64)
+@pytest.fixture
+def load() -> Load:
+    return Load(64)
+
+
+def test_only_tool_takes_all_places(load: Load) -> None:
     load.arrive("a", 1.0)
     load.pass_time(1.0)
     load.arrive("a", 1.0, count=100)
@@ -85,8 +89,7 @@ def test_first_burst_of_a_new_instance_takes_half_of_the_places_at_once_and_all_
     assert load.running() == {"a": places}
 
 
-def test_first_burst_takes_all_places_when_a_request_of_it_has_ended() -> None:
-    load = Load(64)
+def test_first_burst_takes_all_places_when_a_request_of_it_has_ended(load: Load) -> None:
     load.arrive("a", 0.02)
     load.arrive("a", 1.0, count=100)
     assert load.running() == {"a": 32}
@@ -124,8 +127,7 @@ def test_burst_of_a_hanging_tool_at_a_new_instance_leaves_the_others_what_they_u
         assert load.running()["hanging"] >= places // 2, seed
 
 
-def test_known_tools_leave_places_for_those_that_are_called_seldom() -> None:
-    load = Load(64)
+def test_known_tools_leave_places_for_those_that_are_called_seldom(load: Load) -> None:
     load.arrive("b", 0.01)
     load.pass_time(60)
     load.arrive("a", FOR_EVER, count=100)
@@ -144,8 +146,7 @@ def test_spare_places(places: int, spare: int) -> None:
     assert load.running() == {"a": places - spare}
 
 
-def test_tool_is_forgotten_after_a_while() -> None:
-    load = Load(64)
+def test_tool_is_forgotten_after_a_while(load: Load) -> None:
     load.arrive("b", 0.01)
     load.pass_time(1)
     load.arrive("a", 0.1, count=1)
@@ -158,9 +159,8 @@ def test_tool_is_forgotten_after_a_while() -> None:
 
 @pytest.mark.costly
 @pytest.mark.parametrize("hanging", [1, 3, 10])
-def test_hanging_tools_leave_the_others_what_they_use(hanging: int) -> None:
+def test_hanging_tools_leave_the_others_what_they_use(hanging: int, load: Load) -> None:
     """Fifty tools at 5 calls/s and 50 ms each, some of which hang: the others wait for milliseconds, if at all."""
-    load = Load(64)
     chance = random.Random(hanging)
     due, tool = 0.0, 0
     while load.now < 40:
@@ -207,8 +207,7 @@ def test_of_few_places_a_tool_that_hangs_never_has_all(places: int) -> None:
     assert max(load.waits["well"]) <= 0.05
 
 
-def test_tools_with_more_than_they_can_have_share_equally() -> None:
-    load = Load(64)
+def test_tools_with_more_than_they_can_have_share_equally(load: Load) -> None:
     for _ in range(200):
         for tool in "abc":
             load.arrive(tool, 1.0, count=4)
@@ -229,8 +228,7 @@ def test_slow_tool_does_not_get_more_than_a_fast_one() -> None:
     assert load.running()["fast"] >= 6
 
 
-def test_small_demand_is_met_whole_and_the_rest_goes_to_the_others() -> None:
-    load = Load(64)
+def test_small_demand_is_met_whole_and_the_rest_goes_to_the_others(load: Load) -> None:
     for _ in range(100):
         load.arrive("little", 0.5, count=1)
         load.arrive("much", 1.0, count=20)
@@ -241,8 +239,7 @@ def test_small_demand_is_met_whole_and_the_rest_goes_to_the_others() -> None:
     assert load.running()["more"] >= 22
 
 
-def test_callers_of_a_tool_share_its_places() -> None:
-    load = Load(64)
+def test_callers_of_a_tool_share_its_places(load: Load) -> None:
     for _ in range(100):
         load.arrive("a", 1.0, "greedy", count=30)
         load.arrive("a", 1.0, "modest", count=1)

@@ -211,8 +211,12 @@ class Till:
             yield f"{number}.{index} "
 
 
-async def test_a_call_that_times_out_leaves_its_key_the_tools_answer() -> None:
-    till = Till()
+@pytest.fixture
+def till() -> Till:
+    return Till()
+
+
+async def test_a_call_that_times_out_leaves_its_key_the_tools_answer(till: Till) -> None:
     async with stand(till, TOOLS) as (dispatcher, server):
         with pytest.raises(CallTimeoutError):
             await dispatcher.call("work", {"seconds": 5}, idempotency_key="one", timeout=1)
@@ -225,8 +229,7 @@ async def test_a_call_that_times_out_leaves_its_key_the_tools_answer() -> None:
         assert till.sold == 1
 
 
-async def test_a_caller_that_was_refused_hears_nothing_more() -> None:
-    till = Till()
+async def test_a_caller_that_was_refused_hears_nothing_more(till: Till) -> None:
     payload = b'{"arguments": "{\\"seconds\\": 5}"}'
     async with serving(till) as server, Peer.as_caller() as caller:
         await caller.ask(payload, id="1", remaining_ms="1000", idempotency_key="one")
@@ -238,8 +241,7 @@ async def test_a_caller_that_was_refused_hears_nothing_more() -> None:
         assert till.sold == 1
 
 
-async def test_the_tools_error_is_its_answer_too() -> None:
-    till = Till()
+async def test_the_tools_error_is_its_answer_too(till: Till) -> None:
     async with stand(till, TOOLS) as (dispatcher, _):
         for timeout, type in ((1, CallTimeoutError), (30, ToolError), (1, ToolError)):
             with pytest.raises(type):
@@ -247,8 +249,7 @@ async def test_the_tools_error_is_its_answer_too() -> None:
         assert till.sold == 1
 
 
-async def test_a_stream_that_times_out_leaves_its_key_the_whole_stream() -> None:
-    till = Till()
+async def test_a_stream_that_times_out_leaves_its_key_the_whole_stream(till: Till) -> None:
     policy = Policy(**UNGUARDED, stream_timeout=1.5)
     async with serving(till), dispatching(policy=policy) as hurried, dispatching() as patient:
         some: list[str] = []
@@ -280,16 +281,14 @@ async def test_a_thread_that_times_out_leaves_its_key_the_tools_answer() -> None
         assert (len(sold), server.abandoned_threads) == (1, 0)
 
 
-async def test_a_retry_within_a_call_gets_the_answer_of_its_first_attempt() -> None:
-    till = Till()
+async def test_a_retry_within_a_call_gets_the_answer_of_its_first_attempt(till: Till) -> None:
     policy = Policy(retry=3, attempt_timeout=1.0)
     async with stand(till, policy=policy) as (dispatcher, _):
         assert await dispatcher.call("work", {"seconds": 2.5}, idempotency_key="one", timeout=30) == "receipt 1"
         assert till.sold == 1
 
 
-async def test_what_never_ends_is_stopped_when_its_key_is_too_old() -> None:
-    till = Till()
+async def test_what_never_ends_is_stopped_when_its_key_is_too_old(till: Till) -> None:
     async with stand(till, TOOLS) as (dispatcher, server):
         for timeout in (1, 30):
             with pytest.raises(CallTimeoutError):
@@ -300,8 +299,7 @@ async def test_what_never_ends_is_stopped_when_its_key_is_too_old() -> None:
         assert await dispatcher.call("work", idempotency_key="one", timeout=1) == "receipt 2"
 
 
-async def test_duplicates_that_wait_take_no_place() -> None:
-    till = Till()
+async def test_duplicates_that_wait_take_no_place(till: Till) -> None:
     async with stand(till, TOOLS, concurrency=2, max_queue=4) as (dispatcher, server):
         same = [asyncio.create_task(dispatcher.call("work", {"seconds": 5}, idempotency_key="one")) for _ in range(5)]
         await advance(1)
@@ -312,8 +310,7 @@ async def test_duplicates_that_wait_take_no_place() -> None:
         assert (server.running, till.sold) == (0, 2)
 
 
-async def test_a_duplicate_that_waits_can_be_cancelled_and_what_runs_goes_on() -> None:
-    till = Till()
+async def test_a_duplicate_that_waits_can_be_cancelled_and_what_runs_goes_on(till: Till) -> None:
     async with stand(till, TOOLS) as (dispatcher, server):
         same = [asyncio.create_task(dispatcher.call("work", {"seconds": 5}, idempotency_key="one")) for _ in range(3)]
         await advance(1)
@@ -327,8 +324,7 @@ async def test_a_duplicate_that_waits_can_be_cancelled_and_what_runs_goes_on() -
         assert till.sold == 1
 
 
-async def test_a_duplicate_waits_no_longer_than_its_caller() -> None:
-    till = Till()
+async def test_a_duplicate_waits_no_longer_than_its_caller(till: Till) -> None:
     async with stand(till, TOOLS) as (dispatcher, server):
         first = await start_task(dispatcher.call("work", {"seconds": 5}, idempotency_key="one"))
         with pytest.raises(CallTimeoutError):
@@ -338,8 +334,7 @@ async def test_a_duplicate_waits_no_longer_than_its_caller() -> None:
         assert await first == "receipt 1"
 
 
-async def test_draining_waits_for_duplicates_and_closing_does_not() -> None:
-    till = Till()
+async def test_draining_waits_for_duplicates_and_closing_does_not(till: Till) -> None:
     for close in (False, True):
         async with serving(till) as server, dispatching(TOOLS) as dispatcher:
             calls = [
@@ -353,9 +348,8 @@ async def test_draining_waits_for_duplicates_and_closing_does_not() -> None:
     assert till.sold == 2
 
 
-async def test_duplicates_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_duplicates_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch, till: Till) -> None:
     monkeypatch.setattr("dispatch.serving.requests.MAX_DUPLICATES", 2)
-    till = Till()
     async with stand(till, TOOLS) as (dispatcher, server):
         same = [
             asyncio.create_task(dispatcher.execute("work", {"seconds": 5}, idempotency_key="one")) for _ in range(4)
@@ -367,8 +361,7 @@ async def test_duplicates_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch)
         assert till.sold == 1
 
 
-async def test_a_repeat_gets_the_first_answer_and_runs_nothing() -> None:
-    till = Till()
+async def test_a_repeat_gets_the_first_answer_and_runs_nothing(till: Till) -> None:
     async with stand(till) as (dispatcher, _):
         assert await dispatcher.call("work", idempotency_key="one") == "receipt 1"
         await advance(300)
@@ -380,23 +373,20 @@ async def test_a_repeat_gets_the_first_answer_and_runs_nothing() -> None:
         assert await dispatcher.call("work", idempotency_key="one") == "receipt 4", "keys get old"
 
 
-async def test_a_key_belongs_to_its_user() -> None:
-    till = Till()
+async def test_a_key_belongs_to_its_user(till: Till) -> None:
     async with stand(till) as (dispatcher, _):
         assert await dispatcher.call("work", user="alice", idempotency_key="one") == "receipt 1"
         assert await dispatcher.call("work", user="bob", idempotency_key="one") == "receipt 2"
 
 
-async def test_an_error_is_an_answer_too() -> None:
-    till = Till()
+async def test_an_error_is_an_answer_too(till: Till) -> None:
     async with stand(till) as (dispatcher, _):
         results = [await dispatcher.execute("work", {"fail": 1}, idempotency_key="one") for _ in range(2)]
         assert [result.error.type for result in results if result.error] == ["no-money"] * 2
         assert till.sold == 1
 
 
-async def test_a_stream_is_given_again_chunk_by_chunk() -> None:
-    till = Till()
+async def test_a_stream_is_given_again_chunk_by_chunk(till: Till) -> None:
     async with stand(till, TOOLS) as (dispatcher, _):
         for _ in range(2):
             chunks = dispatcher.stream("work", {"chunks": 2}, idempotency_key="one")
@@ -404,8 +394,7 @@ async def test_a_stream_is_given_again_chunk_by_chunk() -> None:
         assert till.sold == 1
 
 
-async def test_an_answer_too_long_to_keep_is_refused_rather_than_run_again() -> None:
-    till = Till()
+async def test_an_answer_too_long_to_keep_is_refused_rather_than_run_again(till: Till) -> None:
 
     async def long(arguments: dict[str, Any]) -> AsyncIterator[str]:
         till.sold += 1

@@ -45,8 +45,12 @@ from tests.helpers.dispatcher_and_service import (
 
 
 # -- bounds ---------------------------------------------------------------------------------------------------------
-async def test_as_many_as_allowed_run_at_once_and_the_others_wait_their_turn() -> None:
-    gate = Gate()
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+async def test_as_many_as_allowed_run_at_once_and_the_others_wait_their_turn(gate: Gate) -> None:
     async with stand(gate, concurrency=3, max_queue=10) as (dispatcher, server):
         calls = [asyncio.create_task(dispatcher.call("work", {"n": n})) for n in range(8)]
         await advance(0.1)
@@ -59,8 +63,7 @@ async def test_as_many_as_allowed_run_at_once_and_the_others_wait_their_turn() -
         assert (server.running, server.queued, server.requests) == (0, 0, 8)
 
 
-async def test_one_too_many_is_refused_at_once_with_a_time_to_come_back() -> None:
-    gate = Gate()
+async def test_one_too_many_is_refused_at_once_with_a_time_to_come_back(gate: Gate) -> None:
     async with stand(gate, concurrency=2, max_queue=1, policy=Policy(**UNGUARDED)) as (dispatcher, server):
         calls = [asyncio.create_task(dispatcher.call("work", {"n": n})) for n in range(3)]
         await advance(0.1)
@@ -77,8 +80,7 @@ async def test_one_too_many_is_refused_at_once_with_a_time_to_come_back() -> Non
         assert await dispatcher.call("work", {"n": "later"}) == "done later"
 
 
-async def test_without_a_queue_only_what_can_run_is_taken() -> None:
-    gate = Gate()
+async def test_without_a_queue_only_what_can_run_is_taken(gate: Gate) -> None:
     async with stand(gate, concurrency=1, max_queue=0) as (dispatcher, _):
         first = await start_task(dispatcher.call("work"))
         with pytest.raises(ThrottledError):
@@ -113,8 +115,7 @@ async def test_a_request_that_has_no_time_left_is_refused_unrun() -> None:
         assert not service.requests
 
 
-async def test_a_request_whose_time_ran_out_in_the_queue_is_refused_unrun() -> None:
-    gate = Gate()
+async def test_a_request_whose_time_ran_out_in_the_queue_is_refused_unrun(gate: Gate) -> None:
     async with serving(gate, concurrency=1) as server, Peer.as_caller() as caller:
         await caller.ask(b'{"arguments": {"n": 1}}', id="1")
         await caller.ask(b'{"arguments": {"n": 2}}', id="2", remaining_ms="2000")
@@ -232,8 +233,7 @@ async def test_a_started_transport_is_shared_and_left_open(monkeypatch: pytest.M
     await transport.close()
 
 
-async def test_answers_say_how_much_runs() -> None:
-    gate = Gate()
+async def test_answers_say_how_much_runs(gate: Gate) -> None:
     async with serving(gate), Peer.as_caller() as caller:
         for n in range(3):
             await caller.ask(b"{}", id=str(n))

@@ -329,9 +329,13 @@ async def test_public_are_the_functions_that_the_source_of_a_package_finds(packa
     assert tool.name == "order-more"
 
 
+@pytest.fixture
+def service() -> ToolkitService:
+    return ToolkitService()
+
+
 @pytest.mark.filterwarnings("ignore::dispatch.toolkit.ToolkitWarning")
-def test_a_package_is_a_group_of_the_toolkit(package: str) -> None:
-    service = ToolkitService()
+def test_a_package_is_a_group_of_the_toolkit(package: str, service: ToolkitService) -> None:
     group = ToolPackage(ToolGroupConfig(ToolGroupType.PACKAGE, package), only=["find"])
     service.chain(action(1), group)
     toolkit = service.get_toolkit()
@@ -476,8 +480,7 @@ IN_G = ("group g", "g/inner")
         (((A1, T1), (A2, T1)), {("action 1", "tool 1"), ("action 1", "action 2"), ("action 2", "tool 1")}),
     ],
 )
-def test_valid_chains(items: tuple[Any, ...], edges: set[tuple[str, str]]) -> None:
-    service = ToolkitService()
+def test_valid_chains(items: tuple[Any, ...], edges: set[tuple[str, str]], service: ToolkitService) -> None:
     assert service.chain(*items) is service
     toolkit = service.get_toolkit()
     assert set(toolkit.edges()) == edges
@@ -501,16 +504,14 @@ def test_valid_chains(items: tuple[Any, ...], edges: set[tuple[str, str]]) -> No
         ((A1, (T1, A2)), "Parallel connection tuples can only contain Tools or ToolGroups."),
     ],
 )
-def test_invalid_chains_add_nothing(items: tuple[Any, ...], message: str) -> None:
-    service = ToolkitService()
+def test_invalid_chains_add_nothing(items: tuple[Any, ...], message: str, service: ToolkitService) -> None:
     with pytest.raises(ValueError, match="^" + message):
         service.chain(*items)
     assert service.get_toolkit().vertices() == []
 
 
 @pytest.mark.parametrize("item", ["action", 1, None, Tool])
-def test_an_item_of_another_type(item: object) -> None:
-    service = ToolkitService()
+def test_an_item_of_another_type(item: object, service: ToolkitService) -> None:
     with pytest.raises(TypeError, match="Invalid chain item type"):
         service.chain(A1, item)  # type: ignore[arg-type] # the mistake
     assert service.get_toolkit().vertices() == []
@@ -681,8 +682,7 @@ def test_an_id_belongs_to_one_kind_of_vertex() -> None:
         service.add_action(Action("tool 1", "Other", ""), [], [])
 
 
-def test_next_and_previous_actions_that_are_unknown_are_ignored() -> None:
-    service = ToolkitService()
+def test_next_and_previous_actions_that_are_unknown_are_ignored(service: ToolkitService) -> None:
     service.add_action(action(1), next_actions=[(action(2), 0.5)], prev_actions=[(action(3), 0.5)])
     assert service.get_toolkit().edges() == []
     assert service.get_toolkit().vertices() == ["action 1"]
@@ -890,8 +890,7 @@ def test_an_action_copies_its_tools() -> None:
     assert (original.next_action_ids, copied.tools[0].id) == (["b"], "tool 1")
 
 
-def test_arguments_of_another_type_are_named() -> None:
-    service = ToolkitService()
+def test_arguments_of_another_type_are_named(service: ToolkitService) -> None:
     look = Action("look", "Look up", "")
     service.add_action(look, [], [])
     tool = Tool("find", "", print, id="find")
@@ -927,8 +926,7 @@ def test_arguments_of_another_type_are_named() -> None:
     assert service.get_toolkit().vertices() == ["look"]
 
 
-def test_actions_and_scores_may_be_any_iterable() -> None:
-    service = ToolkitService()
+def test_actions_and_scores_may_be_any_iterable(service: ToolkitService) -> None:
     look, reply = Action("look", "Look up", ""), Action("reply", "Reply", "")
     service.add_action(look, [], [])
     service.add_action(reply, iter([]), zip([look], [0.9], strict=True))  # type: ignore[arg-type]

@@ -55,9 +55,13 @@ class Inbox:
         return [message.data() for message in self.messages]
 
 
-async def test_brokers_of_different_names_are_different_and_of_one_name_the_same() -> None:
+@pytest.fixture
+def inbox() -> Inbox:
+    return Inbox()
+
+
+async def test_brokers_of_different_names_are_different_and_of_one_name_the_same(inbox: Inbox) -> None:
     one, same, other = await opened("memory://one"), await opened("memory://one"), await opened("memory://two")
-    inbox = Inbox()
     await same.subscribe(TOPIC, inbox, mode=Mode.FANOUT, name="x")
     await publish(one, b"hello")
     await publish(other, b"not for you")
@@ -84,9 +88,8 @@ def test_a_broker_of_one_loop_is_not_that_of_another() -> None:
     assert run(scene) is not run(scene)
 
 
-async def test_handlers_run_later_and_never_inside_publish() -> None:
+async def test_handlers_run_later_and_never_inside_publish(inbox: Inbox) -> None:
     transport = await opened()
-    inbox = Inbox()
     await transport.subscribe(TOPIC, inbox, mode=Mode.FANOUT, name="x")
     await publish(transport, b"1", b"2")
     assert inbox.messages == []
@@ -94,9 +97,8 @@ async def test_handlers_run_later_and_never_inside_publish() -> None:
     assert inbox.payloads == [b"1", b"2"]
 
 
-async def test_what_a_subscribers_queue_cannot_take_is_dropped_and_counted() -> None:
+async def test_what_a_subscribers_queue_cannot_take_is_dropped_and_counted(inbox: Inbox) -> None:
     transport = await opened()
-    inbox = Inbox()
     await transport.subscribe(TOPIC, inbox, mode=Mode.FANOUT, name="x")
     await publish(transport, *[b"x"] * (RECEIVER_QUEUE + 5))
     assert transport.broker().dropped == 5
@@ -119,9 +121,8 @@ async def test_a_full_subscriber_is_passed_over_for_another_that_shares_its_name
     assert transport.broker().dropped == 0
 
 
-async def test_a_long_queue_lets_other_tasks_have_their_turn() -> None:
+async def test_a_long_queue_lets_other_tasks_have_their_turn(inbox: Inbox) -> None:
     transport = await opened()
-    inbox = Inbox()
     await transport.subscribe(TOPIC, inbox, mode=Mode.FANOUT, name="x")
     await publish(transport, *[b"x"] * (3 * DRAIN_BATCH))
     for turn in (1, 2, 3):
@@ -163,9 +164,8 @@ async def test_a_message_cannot_be_changed_by_whoever_sent_or_received_it() -> N
     assert [inbox.messages[0].properties() for inbox in (one, two)] == [{"id": "1"}] * 2
 
 
-async def test_a_message_too_large_fails_later_and_is_not_delivered() -> None:
+async def test_a_message_too_large_fails_later_and_is_not_delivered(inbox: Inbox) -> None:
     transport = await opened()
-    inbox = Inbox()
     failures: list[TransportError] = []
     await transport.subscribe(TOPIC, inbox, mode=Mode.FANOUT, name="x")
     publisher = await transport.publisher(TOPIC)
@@ -179,9 +179,8 @@ async def test_a_message_too_large_fails_later_and_is_not_delivered() -> None:
     assert len(inbox.messages) == 1
 
 
-async def test_a_closed_subscription_takes_nothing_new() -> None:
+async def test_a_closed_subscription_takes_nothing_new(inbox: Inbox) -> None:
     transport = await opened()
-    inbox = Inbox()
     subscription = await transport.subscribe(TOPIC, inbox, mode=Mode.FANOUT, name="x")
     await publish(transport, b"before")
     await subscription.close()
@@ -222,10 +221,7 @@ async def test_closing_a_connection_closes_its_subscriptions_and_not_others() ->
     await publish(two, b"hello")
     await idle()
     assert (mine.payloads, theirs.payloads) == ([], [b"hello"])
-    for call in (
-        lambda: publisher.publish(b"", {}, flow="test", on_failure=no_failure),
-        lambda: one.broker(),
-    ):
+    for call in (lambda: publisher.publish(b"", {}, flow="test", on_failure=no_failure), lambda: one.broker()):
         with pytest.raises(TransportError) as caught:
             call()
         assert (caught.value.type, caught.value.may_have_run) == ("closed", False)
@@ -318,9 +314,8 @@ async def test_a_topic_keeps_so_much_and_says_no_to_more(monkeypatch: pytest.Mon
     assert inbox.payloads == [b"1", b"2", b"3"]
 
 
-async def test_a_message_that_makes_its_handler_raise_does_not_come_again() -> None:
+async def test_a_message_that_makes_its_handler_raise_does_not_come_again(inbox: Inbox) -> None:
     transport = await opened()
-    inbox = Inbox()
 
     def handler(message: Message) -> None:
         raise ValueError("cannot be handled")

@@ -36,14 +36,7 @@ from dispatch.messaging.request import (
 )
 from dispatch.messaging.sessions import SessionExchange
 from dispatch.messaging.wire import MAX_PROPERTY_BYTES, Property
-from dispatch.protocol.events import (
-    ChunkReceived,
-    Event,
-    Failure,
-    ReplyReceived,
-    RequestFailed,
-    RequestRefused,
-)
+from dispatch.protocol.events import ChunkReceived, Event, Failure, ReplyReceived, RequestFailed, RequestRefused
 from dispatch.protocol.frames import CHUNK_BYTES
 from dispatch.routing.instance import SessionInstance
 from dispatch.transports.errors import opening_failed
@@ -441,12 +434,7 @@ async def test_what_comes_for_a_call_is_its_services_before_and_after_its_end() 
     bench.take(reply(late))
     unreadable, _ = await bench.ask(tally=tally(counts))
     bench.take(AlteredMessage(b"{", {Property.ID: unreadable}))
-    assert counts == {
-        Disposition.MATCHED: 1,
-        Disposition.DUPLICATE: 1,
-        Disposition.LATE: 1,
-        Disposition.MALFORMED: 1,
-    }
+    assert counts == {Disposition.MATCHED: 1, Disposition.DUPLICATE: 1, Disposition.LATE: 1, Disposition.MALFORMED: 1}
 
 
 async def test_so_is_what_comes_for_a_stream() -> None:

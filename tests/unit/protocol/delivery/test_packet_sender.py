@@ -61,8 +61,12 @@ def sizes(packets: list[frames.Packet]) -> list[int]:
     ]  # type: ignore[union-attr]  # payload frames only
 
 
-def test_everything_due_leaves_in_one_packet() -> None:
-    sender = Sender()
+@pytest.fixture
+def sender() -> Sender:
+    return Sender()
+
+
+def test_everything_due_leaves_in_one_packet(sender: Sender) -> None:
     sender.add(10, 20, 30)
     sender.sender.queue.control += [(frames.CANCEL, 8), (frames.CANCEL, 9)]
     sender.sender.load = 4
@@ -77,8 +81,7 @@ def test_everything_due_leaves_in_one_packet() -> None:
     assert sender.sender.paths[0].in_flight == 60 + 5 * frames.FRAME_BYTES + frames.PACKET_BYTES
 
 
-def test_statistics() -> None:
-    sender = Sender()
+def test_statistics(sender: Sender) -> None:
     sender.add(10, 20, 4_000)
     sender.pack()
     statistics = sender.statistics
@@ -110,8 +113,7 @@ def test_numbers_count_for_each_path() -> None:
     assert [(packet.path, packet.number) for packet in sender.pack()] == [(0, 1)]
 
 
-def test_lost_frames_leave_before_fresh_ones_and_are_not_counted_again() -> None:
-    sender = Sender()
+def test_lost_frames_leave_before_fresh_ones_and_are_not_counted_again(sender: Sender) -> None:
     sender.add(100)
     sender.pack()
     sender.sender.queue.control.append((frames.CANCEL, 1))
@@ -124,8 +126,7 @@ def test_lost_frames_leave_before_fresh_ones_and_are_not_counted_again() -> None
     assert (packet.number, packet.data) == (2, 100 + frames.FRAME_BYTES)
 
 
-def test_a_lost_cargo_that_was_delivered_meanwhile_is_not_sent() -> None:
-    sender = Sender()
+def test_a_lost_cargo_that_was_delivered_meanwhile_is_not_sent(sender: Sender) -> None:
     for is_delivered in (True, False, True):
         cargo = Cargo([(frames.CANCEL, int(is_delivered))], 10)
         cargo.is_delivered = is_delivered
@@ -134,8 +135,7 @@ def test_a_lost_cargo_that_was_delivered_meanwhile_is_not_sent() -> None:
     assert not sender.sender.lost
 
 
-def test_a_packet_full_of_small_frames_has_no_fragment() -> None:
-    sender = Sender()
+def test_a_packet_full_of_small_frames_has_no_fragment(sender: Sender) -> None:
     sender.add(*[1_000 - frames.FRAME_BYTES] * 5, 2_000)
     first, second = sender.pack()
     assert (kinds(first), kinds(second)) == (["Reply"] * 5, ["Cont"])
@@ -173,8 +173,7 @@ def test_acknowledgements_travel_with_any_packet() -> None:
     assert packet.frames == [Ack(0, packet.frames[0].delay_us, [9, 9, 3, 4])]  # type: ignore[union-attr]  # an ACK
 
 
-def test_an_acknowledgement_alone_waits_until_it_is_due_and_has_no_number() -> None:
-    sender = Sender()
+def test_an_acknowledgement_alone_waits_until_it_is_due_and_has_no_number(sender: Sender) -> None:
     sender.sender.paths[0].received.add(0)
     sender.sender.paths[0].ack_at = NOW + 0.002
     assert sender.pack(NOW + 0.001) == []
@@ -185,8 +184,7 @@ def test_an_acknowledgement_alone_waits_until_it_is_due_and_has_no_number() -> N
 
 
 # -- probes -----------------------------------------------------------------------------------------------------------
-def test_a_probe_repeats_the_oldest_packet_whatever_the_window_allows() -> None:
-    sender = Sender()
+def test_a_probe_repeats_the_oldest_packet_whatever_the_window_allows(sender: Sender) -> None:
     sender.add(*[900] * 15)
     first = sender.pack()[0]
     sender.sender.probing.append(sender.sender.paths[0])
@@ -216,8 +214,7 @@ def test_a_probe_of_a_large_packet_is_a_ping_whose_acknowledgement_shows_the_los
     assert [packet.frames for packet in resent] == ([] if repeated else [large.frames])
 
 
-def test_a_probe_without_a_packet_in_flight_is_a_ping() -> None:
-    sender = Sender()
+def test_a_probe_without_a_packet_in_flight_is_a_ping(sender: Sender) -> None:
     sender.sender.request_probe()
     sender.sender.request_probe()
     packets = sender.pack(NOW + 5.0)
@@ -229,8 +226,7 @@ def test_a_probe_without_a_packet_in_flight_is_a_ping() -> None:
     assert sender.statistics.probes == 4
 
 
-def test_small_and_large_payloads_share_a_single_path() -> None:
-    sender = Sender()
+def test_small_and_large_payloads_share_a_single_path(sender: Sender) -> None:
     sender.add(10, 3_000)
     (packet,) = sender.pack()
     assert kinds(packet) == ["Reply", "Cont", "Cont"]
@@ -330,8 +326,7 @@ def test_lost_fragments_are_sent_again_on_a_path_for_large_payloads() -> None:
 
 
 # -- a whole window ---------------------------------------------------------------------------------------------------
-def test_a_whole_window_ends_with_a_packet_of_any_size() -> None:
-    sender = Sender()
+def test_a_whole_window_ends_with_a_packet_of_any_size(sender: Sender) -> None:
     sender.add(*[900] * 30)
     packets = sender.pack()
     assert sizes(packets) == [4_500, 4_500, 4_500]
@@ -368,8 +363,7 @@ def test_an_acknowledgement_is_asked_for_from_half_the_window_on() -> None:
     assert sender.pack()[0].flags == frames.ACK_NOW, "exactly half"
 
 
-def test_a_smaller_window_is_told_at_once_and_once() -> None:
-    sender = Sender()
+def test_a_smaller_window_is_told_at_once_and_once(sender: Sender) -> None:
     sender.sender.is_window_due = True
     (packet,) = sender.pack()
     assert (packet.number, packet.path, packet.flags, packet.frames) == (-1, 0, 0, [])
@@ -392,8 +386,7 @@ def test_a_small_frame_above_a_divided_window_travels_in_fragments(excess: int, 
 
 
 @pytest.mark.parametrize(("room", "packets"), [(1_023, 0), (1_024, 1)])
-def test_a_divided_window_is_used_down_to_1024_bytes(room: int, packets: int) -> None:
-    sender = Sender()
+def test_a_divided_window_is_used_down_to_1024_bytes(room: int, packets: int, sender: Sender) -> None:
     sender.sender.set_peer_window(4_000)
     first = 4_000 - 2 * frames.PACKET_BYTES - room
     sender.add(*[500 - frames.FRAME_BYTES] * (first // 500), first % 500 - frames.FRAME_BYTES)
@@ -404,9 +397,8 @@ def test_a_divided_window_is_used_down_to_1024_bytes(room: int, packets: int) ->
 
 
 @pytest.mark.parametrize("window", [2_400, 4_000, 9_999])
-def test_a_divided_window_is_kept_to(window: int) -> None:
+def test_a_divided_window_is_kept_to(window: int, sender: Sender) -> None:
     """Other processes send to the same receiver at the same time."""
-    sender = Sender()
     sender.sender.set_peer_window(window)
     sender.add(900, 900, 900, 5_000, 900, 4_000)
     sent = 0
@@ -422,16 +414,14 @@ def test_a_divided_window_is_kept_to(window: int) -> None:
     assert sent == 12_600
 
 
-def test_a_small_share_of_a_window_still_makes_progress() -> None:
-    sender = Sender()
+def test_a_small_share_of_a_window_still_makes_progress(sender: Sender) -> None:
     sender.sender.set_peer_window(100)
     sender.add(5_000)
     assert sizes(sender.pack()) == [512]
     assert sender.pack() == []
 
 
-def test_a_remainder_of_a_divided_window_is_not_used_for_tiny_packets() -> None:
-    sender = Sender()
+def test_a_remainder_of_a_divided_window_is_not_used_for_tiny_packets(sender: Sender) -> None:
     sender.sender.set_peer_window(2_400)
     sender.add(500)
     sender.pack()
@@ -446,8 +436,7 @@ def test_a_remainder_of_a_divided_window_is_not_used_for_tiny_packets() -> None:
 
 
 # -- the peer's memory ------------------------------------------------------------------------------------------------
-def test_the_peers_memory_stops_payloads_but_not_control_frames() -> None:
-    sender = Sender()
+def test_the_peers_memory_stops_payloads_but_not_control_frames(sender: Sender) -> None:
     sender.sender.data_limit = 100 + frames.FRAME_BYTES
     sender.add(100)
     assert len(sender.pack()) == 1

@@ -123,8 +123,12 @@ SUCCESSES = (Outcome.SUCCESS, Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS)
 NEITHER = (Outcome.THROTTLED, Outcome.CANCELLED, Outcome.REJECTED)
 
 
-def test_breaker_starts_closed() -> None:
-    bench = Bench()
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_breaker_starts_closed(bench: Bench) -> None:
     breaker = bench.breaker
     assert (breaker.state, breaker.epoch, breaker.stale, breaker.lost) == (State.CLOSED, 0, 0, 0)
     assert (breaker.failure_rate, breaker.slow_call_rate, breaker.retry_after) == (None, None, None)
@@ -158,8 +162,7 @@ def test_open_breaker_rejects_with_retry_after() -> None:
 
 
 @pytest.mark.parametrize("outcome", FAILURES)
-def test_timeouts_and_transport_errors_open_the_breaker(outcome: Outcome) -> None:
-    bench = Bench()
+def test_timeouts_and_transport_errors_open_the_breaker(outcome: Outcome, bench: Bench) -> None:
     bench.call(outcome, times=9)
     assert bench.breaker.state is State.CLOSED
     bench.call(outcome)
@@ -167,9 +170,8 @@ def test_timeouts_and_transport_errors_open_the_breaker(outcome: Outcome) -> Non
 
 
 @pytest.mark.parametrize("outcome", SUCCESSES)
-def test_answers_are_successes(outcome: Outcome) -> None:
+def test_answers_are_successes(outcome: Outcome, bench: Bench) -> None:
     """A tool's own error is an answer; so is a refusal of arguments."""
-    bench = Bench()
     bench.call(outcome, times=300)
     bench.call(Outcome.TIMEOUT, times=9)
     bench.call(outcome)
@@ -198,8 +200,7 @@ def test_cancelled_and_rejected_calls_are_not_counted(outcome: Outcome) -> None:
     assert bench.breaker.state is State.OPEN, "nor does it end a run"
 
 
-def test_failure_rate_of_one_half_opens_the_breaker() -> None:
-    bench = Bench()
+def test_failure_rate_of_one_half_opens_the_breaker(bench: Bench) -> None:
     for number in range(20):
         assert bench.breaker.state is State.CLOSED
         bench.call(Outcome.TIMEOUT if number % 2 else Outcome.SUCCESS)
@@ -218,14 +219,12 @@ def test_slow_successes_open_the_breaker(took: float, state: State) -> None:
     assert [why for *_, why in bench.told] == (["slow-call-rate"] if state is State.OPEN else [])
 
 
-def test_no_call_is_slow_without_a_slow_call_duration() -> None:
-    bench = Bench()
+def test_no_call_is_slow_without_a_slow_call_duration(bench: Bench) -> None:
     bench.call(took=1e6, times=40)
     assert (bench.told, bench.breaker.slow_call_rate) == ([], 0.0)
 
 
-def test_failures_every_half_minute_open_the_breaker() -> None:
-    bench = Bench()
+def test_failures_every_half_minute_open_the_breaker(bench: Bench) -> None:
     for _ in range(3):
         assert bench.breaker.state is State.CLOSED
         bench.call(Outcome.TIMEOUT)
@@ -296,9 +295,8 @@ def test_last_half_open_round_closes_the_breaker_with_empty_windows() -> None:
     assert [bench.permit().probe for _ in range(100)] == [0] * 100
 
 
-def test_open_durations_grow_while_flapping_and_decay_while_closed() -> None:
+def test_open_durations_grow_while_flapping_and_decay_while_closed(bench: Bench) -> None:
     """Closing on a few successes and starting at the shortest time again makes flapping worse than an outage."""
-    bench = Bench()
     waits = []
     for healthy in (10.0, 10.0, 10.0, 60.0, 1000.0, 0.0):
         bench.opened()
@@ -384,8 +382,7 @@ def test_an_open_breaker_rejects_by_the_given_time() -> None:
     assert isinstance(bench.breaker.admit(bench.now + 5.0), BreakerPermit)
 
 
-def test_forced_open_breaker_rejects_every_call() -> None:
-    bench = Bench()
+def test_forced_open_breaker_rejects_every_call(bench: Bench) -> None:
     bench.breaker.force_open()
     bench.now += 1e6
     assert bench.refusal() == ("forced-open", None)
@@ -399,8 +396,7 @@ def test_forced_open_breaker_rejects_every_call() -> None:
     bench.call()
 
 
-def test_disabled_breaker_admits_every_call_and_counts_none() -> None:
-    bench = Bench()
+def test_disabled_breaker_admits_every_call_and_counts_none(bench: Bench) -> None:
     bench.breaker.disable()
     for outcome in Outcome:
         bench.call(outcome, retry_after=60.0, times=50)
@@ -468,8 +464,7 @@ def test_reset_forgets_everything_also_when_closed() -> None:
     assert bench.refusal() == ("open", 5.0), "former openings are forgotten"
 
 
-def test_reconfiguration_keeps_the_state() -> None:
-    bench = Bench()
+def test_reconfiguration_keeps_the_state(bench: Bench) -> None:
     flying = [bench.permit() for _ in range(4)]
     bench.call(Outcome.TIMEOUT, times=5)
     new = BreakerRules(consecutive_failures=7, open_duration=8, half_open_calls=1)
@@ -495,8 +490,7 @@ def test_reconfiguration_keeps_the_state() -> None:
     assert bench.refusal() == ("probing", None)
 
 
-def test_new_slow_call_duration_applies_at_once() -> None:
-    bench = Bench()
+def test_new_slow_call_duration_applies_at_once(bench: Bench) -> None:
     bench.call(times=20)
     flying = bench.permit()
     bench.breaker.reconfigure(BreakerRules(slow_call_duration=1.0))
@@ -505,8 +499,7 @@ def test_new_slow_call_duration_applies_at_once() -> None:
     assert bench.breaker.slow_call_rate == 1 / 21
 
 
-def test_listener_is_optional() -> None:
-    bench = Bench()
+def test_listener_is_optional(bench: Bench) -> None:
     bench.breaker.on_transition = None
     bench.recovered()
     assert bench.told == []
@@ -514,8 +507,7 @@ def test_listener_is_optional() -> None:
     assert CircuitBreaker(BreakerRules(), clock=lambda: 0.0, randomness=lambda: 0.0).on_transition is None
 
 
-def test_the_listener_sees_the_new_state_in_force() -> None:
-    bench = Bench()
+def test_the_listener_sees_the_new_state_in_force(bench: Bench) -> None:
     seen = []
     bench.breaker.on_transition = lambda old, new, why: seen.append(
         (bench.breaker.state is new, bench.breaker.retry_after)
@@ -564,9 +556,8 @@ def test_error_of_a_listener_leaves_the_state_consistent() -> None:
     assert bench.refusal() == ("open", 10.0)
 
 
-def test_throttling_pauses_without_opening_the_breaker() -> None:
+def test_throttling_pauses_without_opening_the_breaker(bench: Bench) -> None:
     """Refusals for want of quota are no faults: taken for such they open, left out altogether they are repeated for ever."""
-    bench = Bench()
     bench.call(Outcome.THROTTLED, times=50)
     bench.call(Outcome.THROTTLED, retry_after=2.0)
     assert bench.breaker.state is State.CLOSED
@@ -579,15 +570,13 @@ def test_throttling_pauses_without_opening_the_breaker() -> None:
     assert (bench.told, bench.breaker.epoch) == ([], 0)
 
 
-def test_longest_requested_pause_applies() -> None:
-    bench = Bench()
+def test_longest_requested_pause_applies(bench: Bench) -> None:
     for permit, seconds in [(bench.permit(), seconds) for seconds in (2.0, 7.0, 3.0)]:
         permit.finish(Outcome.THROTTLED, retry_after=seconds)
     assert bench.refusal() == ("paused", 7.0)
 
 
-def test_calls_in_flight_are_counted_during_a_pause() -> None:
-    bench = Bench()
+def test_calls_in_flight_are_counted_during_a_pause(bench: Bench) -> None:
     flying = [bench.permit() for _ in range(10)]
     bench.call(Outcome.THROTTLED, retry_after=60.0)
     for permit in flying:
@@ -597,8 +586,7 @@ def test_calls_in_flight_are_counted_during_a_pause() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, -5.0, float("nan"), float("-inf")])
-def test_invalid_retry_after_is_ignored(seconds: float) -> None:
-    bench = Bench()
+def test_invalid_retry_after_is_ignored(seconds: float, bench: Bench) -> None:
     bench.call(Outcome.THROTTLED, retry_after=seconds)
     assert bench.breaker.can_admit()
     assert bench.breaker.retry_after is None
@@ -637,8 +625,7 @@ def test_pause_stays_in_force_after_the_transition_to_closed() -> None:
     bench.call()
 
 
-def test_open_duration_covers_the_requested_retry_after() -> None:
-    bench = Bench()
+def test_open_duration_covers_the_requested_retry_after(bench: Bench) -> None:
     bench.call(Outcome.TRANSPORT, retry_after=500.0, times=9)
     assert bench.breaker.can_admit(), "below that it has nothing to lengthen"
     bench.chance = 0.0
@@ -649,8 +636,7 @@ def test_open_duration_covers_the_requested_retry_after() -> None:
     assert bench.refusal() == ("open", 3600.0)
 
 
-def test_open_until_rejects_calls_until_that_instant() -> None:
-    bench = Bench()
+def test_open_until_rejects_calls_until_that_instant(bench: Bench) -> None:
     bench.breaker.open_until(bench.now + 100.0)
     assert bench.told == [("closed", "open", "asked")]
     assert bench.refusal() == ("open", 100.0)
@@ -675,8 +661,7 @@ def test_open_until_neither_doubles_nor_decays_open_durations() -> None:
 
 
 @pytest.mark.parametrize("instant", [0.0, 1000.0, float("nan")])
-def test_open_until_ignores_an_instant_in_the_past(instant: float) -> None:
-    bench = Bench()
+def test_open_until_ignores_an_instant_in_the_past(instant: float, bench: Bench) -> None:
     bench.breaker.open_until(instant)
     assert (bench.breaker.state, bench.told) == (State.CLOSED, [])
 
@@ -692,14 +677,12 @@ def test_a_sign_of_recovery_ends_the_open_duration_once() -> None:
     assert not bench.breaker.expect_recovery(bench.now)
 
 
-def test_a_circuit_that_an_operator_has_opened_expects_no_recovery() -> None:
-    bench = Bench()
+def test_a_circuit_that_an_operator_has_opened_expects_no_recovery(bench: Bench) -> None:
     bench.breaker.force_open()
     assert not bench.breaker.expect_recovery(bench.now + 1)
 
 
-def test_another_instance_ends_a_pause_that_was_asked_for_before() -> None:
-    bench = Bench()
+def test_another_instance_ends_a_pause_that_was_asked_for_before(bench: Bench) -> None:
     assert not bench.breaker.end_pause(bench.now), "there is none"
     bench.call(Outcome.THROTTLED, retry_after=5.0)
     assert not bench.breaker.end_pause(bench.now - 1), "it was known before"
@@ -713,8 +696,7 @@ def test_another_instance_ends_a_pause_that_was_asked_for_before() -> None:
 
 
 @pytest.mark.parametrize("how", ["force_open", "open_until"])
-def test_another_instance_closes_no_circuit_that_was_opened_on_purpose(how: str) -> None:
-    bench = Bench()
+def test_another_instance_closes_no_circuit_that_was_opened_on_purpose(how: str, bench: Bench) -> None:
     if how == "force_open":
         bench.breaker.force_open()
     else:
@@ -1137,24 +1119,26 @@ def passed(probing: HalfOpenCalls, results: int) -> None:
         assert probing.judge_result(False, False, DEFAULT) is None
 
 
-def test_round_limits_calls_in_flight() -> None:
-    probing = HalfOpenCalls()
+@pytest.fixture
+def probing() -> HalfOpenCalls:
+    return HalfOpenCalls()
+
+
+def test_round_limits_calls_in_flight(probing: HalfOpenCalls) -> None:
     assert start_calls(probing) == [1, 2, 3]
     assert probing.end_call(2, 0.0)
     assert start_calls(probing) == [4]
     assert probing.lost == 0
 
 
-def test_half_open_call_ends_once() -> None:
-    probing = HalfOpenCalls()
+def test_half_open_call_ends_once(probing: HalfOpenCalls) -> None:
     start_calls(probing)
     assert probing.end_call(1, 0.0)
     assert not probing.end_call(1, 0.0)
     assert probing.lost == 0
 
 
-def test_lease_expires_exactly_at_its_end() -> None:
-    probing = HalfOpenCalls()
+def test_lease_expires_exactly_at_its_end(probing: HalfOpenCalls) -> None:
     start_calls(probing, 100.0)
     assert not probing.has_free_permit(119.999, DEFAULT)
     assert probing.end_call(1, 119.999)
@@ -1166,15 +1150,13 @@ def test_lease_expires_exactly_at_its_end() -> None:
     assert probing.lost == 2, "a probe is lost once"
 
 
-def test_call_that_ends_after_its_lease_is_lost() -> None:
-    probing = HalfOpenCalls()
+def test_call_that_ends_after_its_lease_is_lost(probing: HalfOpenCalls) -> None:
     start_calls(probing)
     assert [probing.end_call(number, DEFAULT.half_open_lease) for number in (1, 2, 3)] == [False] * 3
     assert probing.lost == 3
 
 
-def test_only_expired_leases_free_their_permits() -> None:
-    probing = HalfOpenCalls()
+def test_only_expired_leases_free_their_permits(probing: HalfOpenCalls) -> None:
     for start in (0.0, 5.0, 10.0):
         assert probing.has_free_permit(start, DEFAULT)
         probing.start_call(start, DEFAULT)
@@ -1183,8 +1165,7 @@ def test_only_expired_leases_free_their_permits() -> None:
     assert probing.lost == 2
 
 
-def test_shorter_lease_applies_at_once() -> None:
-    probing = HalfOpenCalls()
+def test_shorter_lease_applies_at_once(probing: HalfOpenCalls) -> None:
     start_calls(probing, 0.0)
     assert not probing.has_free_permit(6.0, DEFAULT)
     probing.shorten_leases(6.0)
@@ -1192,8 +1173,7 @@ def test_shorter_lease_applies_at_once() -> None:
     assert probing.lost == 3
 
 
-def test_longer_lease_applies_to_later_calls_only() -> None:
-    probing = HalfOpenCalls()
+def test_longer_lease_applies_to_later_calls_only(probing: HalfOpenCalls) -> None:
     start_calls(probing, 0.0, BreakerRules(half_open_lease=6))
     probing.shorten_leases(9.0)
     assert not probing.end_call(1, 6.0)
@@ -1203,8 +1183,7 @@ def test_longer_lease_applies_to_later_calls_only() -> None:
     assert not probing.end_call(5, 15.0)
 
 
-def test_rounds_double_and_the_last_one_closes() -> None:
-    probing = HalfOpenCalls()
+def test_rounds_double_and_the_last_one_closes(probing: HalfOpenCalls) -> None:
     sizes = []
     verdict = None
     while verdict is None:
@@ -1247,8 +1226,7 @@ def test_failure_rate_decides_in_later_rounds() -> None:
     )
 
 
-def test_a_last_round_with_some_failures_closes() -> None:
-    probing = HalfOpenCalls()
+def test_a_last_round_with_some_failures_closes(probing: HalfOpenCalls) -> None:
     passed(probing, 3 + 6 + 6)
     assert [probing.judge_result(True, False, DEFAULT) for _ in range(5)] == [None] * 5
     assert probing.judge_result(False, False, DEFAULT) == RECOVERED
@@ -1279,8 +1257,7 @@ def test_slow_failure_counts_as_failure() -> None:
     assert HalfOpenCalls().judge_result(True, True, BreakerRules(slow_call_rate=0.1)) == PROBE_FAILED
 
 
-def test_fewer_rounds_close_at_the_end_of_the_current_round() -> None:
-    probing = HalfOpenCalls()
+def test_fewer_rounds_close_at_the_end_of_the_current_round(probing: HalfOpenCalls) -> None:
     passed(probing, 3 + 6)
     assert [probing.judge_result(False, False, BreakerRules(half_open_rounds=1)) for _ in range(12)] == [None] * 11 + [
         RECOVERED

@@ -29,8 +29,12 @@ def test_an_empty_bucket_holds_its_burst_and_not_a_call_more() -> None:
     assert bucket.empty_at == 102.5
 
 
-def test_room_comes_exactly_when_it_was_promised() -> None:
-    bucket = LeakyBucket(5.0, 2.0)
+@pytest.fixture
+def bucket() -> LeakyBucket:
+    return LeakyBucket(5.0, 2.0)
+
+
+def test_room_comes_exactly_when_it_was_promised(bucket: LeakyBucket) -> None:
     added(bucket, 100.0)
     assert bucket.time_until_fits(1.0, 100.0) == 0.5
     assert bucket.time_until_fits(1.0, 100.25) == 0.25
@@ -46,15 +50,13 @@ def test_what_is_in_it_runs_out_at_the_rate() -> None:
     assert [bucket.level(at) for at in (100.0, 100.5, 101.25, 200.0)] == [5.0, 3.0, 0.0, 0.0]
 
 
-def test_quiet_time_saves_up_no_more_than_the_burst() -> None:
-    bucket = LeakyBucket(5.0, 2.0)
+def test_quiet_time_saves_up_no_more_than_the_burst(bucket: LeakyBucket) -> None:
     added(bucket, 100.0)
     assert added(bucket, 101.0) == 2
     assert added(bucket, 9_000.0) == 5
 
 
-def test_the_wait_for_more_than_the_burst_is_that_for_its_last_call() -> None:
-    bucket = LeakyBucket(5.0, 2.0)
+def test_the_wait_for_more_than_the_burst_is_that_for_its_last_call(bucket: LeakyBucket) -> None:
     assert bucket.time_until_fits(5.0, 100.0) == 0.0
     assert bucket.time_until_fits(7.0, 100.0) == 1.0
     added(bucket, 100.0)
@@ -62,8 +64,7 @@ def test_the_wait_for_more_than_the_burst_is_that_for_its_last_call() -> None:
     assert not bucket.try_add(7.0, 900.0)
 
 
-def test_costs_other_than_one_count_as_what_they_are() -> None:
-    bucket = LeakyBucket(5.0, 2.0)
+def test_costs_other_than_one_count_as_what_they_are(bucket: LeakyBucket) -> None:
     assert bucket.try_add(4.5, 100.0)
     assert not bucket.try_add(0.6, 100.0)
     assert bucket.try_add(0.5, 100.0)
@@ -76,9 +77,8 @@ def test_a_bucket_can_begin_with_something_in_it() -> None:
 
 
 @pytest.mark.parametrize("is_asked", [False, True])
-def test_a_clock_with_an_earlier_origin_goes_on_from_the_level(is_asked: bool) -> None:
+def test_a_clock_with_an_earlier_origin_goes_on_from_the_level(is_asked: bool, bucket: LeakyBucket) -> None:
     """A dispatcher may be used again on another event loop."""
-    bucket = LeakyBucket(5.0, 2.0)
     added(bucket, 100.0)
     if is_asked:
         assert bucket.time_until_fits(1.0, 10.0) == 0.5
@@ -88,16 +88,14 @@ def test_a_clock_with_an_earlier_origin_goes_on_from_the_level(is_asked: bool) -
     assert bucket.level(10.5) == 5.0
 
 
-def test_what_is_given_back_at_once_is_there_again() -> None:
-    bucket = LeakyBucket(5.0, 2.0)
+def test_what_is_given_back_at_once_is_there_again(bucket: LeakyBucket) -> None:
     added(bucket, 100.0)
     bucket.give_back(1.0, 100.0, 100.0)
     assert bucket.empty_at == 102.0
     assert added(bucket, 100.0) == 1
 
 
-def test_a_busy_bucket_takes_a_permit_back_whole_however_late() -> None:
-    bucket = LeakyBucket(5.0, 2.0)
+def test_a_busy_bucket_takes_a_permit_back_whole_however_late(bucket: LeakyBucket) -> None:
     added(bucket, 100.0)
     assert bucket.try_add(1.0, 100.5)
     assert bucket.try_add(1.0, 101.0)
@@ -118,8 +116,7 @@ def test_what_has_run_out_while_nothing_else_was_there_is_not_given_twice() -> N
     assert added(bucket, 200.0) == 5
 
 
-def test_a_permit_of_a_former_busy_time_brings_nothing_back() -> None:
-    bucket = LeakyBucket(5.0, 2.0)
+def test_a_permit_of_a_former_busy_time_brings_nothing_back(bucket: LeakyBucket) -> None:
     assert bucket.try_add(1.0, 100.0)
     assert added(bucket, 200.0) == 5
     bucket.give_back(1.0, 100.0, 200.0)
@@ -127,8 +124,7 @@ def test_a_permit_of_a_former_busy_time_brings_nothing_back() -> None:
     assert added(bucket, 200.0) == 0
 
 
-def test_a_permit_comes_back_less_what_ran_out_when_somebody_found_the_bucket_low() -> None:
-    bucket = LeakyBucket(5.0, 2.0)
+def test_a_permit_comes_back_less_what_ran_out_when_somebody_found_the_bucket_low(bucket: LeakyBucket) -> None:
     assert bucket.try_add(1.0, 100.0)
     assert bucket.try_add(1.0, 100.25), "found half a call in it"
     assert bucket.try_add(1.0, 100.25)

@@ -92,8 +92,12 @@ class World:
         return limiter.granted, limiter.returned, limiter.refused, limiter.waiting
 
 
-def test_there_is_room_and_nobody_waits_so_it_goes_at_once() -> None:
-    world = World()
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_there_is_room_and_nobody_waits_so_it_goes_at_once(world: World) -> None:
     world.permit("ann")
     world.permit("ben")
     assert world.figures() == (2, 0, 0, 0)
@@ -101,8 +105,7 @@ def test_there_is_room_and_nobody_waits_so_it_goes_at_once() -> None:
     assert world.limiter.admit_waiters() == []
 
 
-def test_without_room_it_waits_exactly_until_there_is() -> None:
-    world = World()
+def test_without_room_it_waits_exactly_until_there_is(world: World) -> None:
     world.permit()
     world.permit()
     waiter = world.waiter()
@@ -116,8 +119,7 @@ def test_without_room_it_waits_exactly_until_there_is() -> None:
     assert world.limiter.next_at() is None
 
 
-def test_a_newcomer_does_not_overtake_who_waits_though_there_is_room() -> None:
-    world = World()
+def test_a_newcomer_does_not_overtake_who_waits_though_there_is_room(world: World) -> None:
     world.permit(cost=2.0)
     first = world.waiter("ann", cost=2.0)
     world.now = 100.15
@@ -175,8 +177,7 @@ def test_those_ahead_in_fair_order_count_and_no_others() -> None:
     assert world.refused("ben", deadline=100.0) == Rejection("rate-limit", "too-late", 0.375)
 
 
-def test_a_wait_that_would_outlive_the_deadline_is_refused_at_once() -> None:
-    world = World()
+def test_a_wait_that_would_outlive_the_deadline_is_refused_at_once(world: World) -> None:
     world.permit(cost=2.0)
     assert world.refused(deadline=100.124) == Rejection("rate-limit", "too-late", 0.125)
     assert world.refused(deadline=100.125).reason == "too-late", "an answer at the deadline is no use"
@@ -259,8 +260,7 @@ def test_a_call_costs_more_than_nothing(cost: float) -> None:
 
 
 @pytest.mark.parametrize("outcome", [each for each in Outcome if each is not Outcome.REJECTED])
-def test_a_call_that_was_made_counts_however_it_ended(outcome: Outcome) -> None:
-    world = World()
+def test_a_call_that_was_made_counts_however_it_ended(outcome: Outcome, world: World) -> None:
     permit = world.permit(cost=2.0)
     permit.finish(outcome, retry_after=5.0)
     permit.finish(Outcome.REJECTED)
@@ -295,8 +295,7 @@ def test_every_permit_that_comes_back_is_counted() -> None:
     assert world.figures() == (3, 3, 0, 0)
 
 
-def test_a_permit_that_comes_back_lets_those_who_wait_go_sooner() -> None:
-    world = World()
+def test_a_permit_that_comes_back_lets_those_who_wait_go_sooner(world: World) -> None:
     permit = world.permit()
     world.permit()
     waiter = world.waiter()
@@ -306,8 +305,7 @@ def test_a_permit_that_comes_back_lets_those_who_wait_go_sooner() -> None:
     assert world.limiter.admit_waiters() == [waiter]
 
 
-def test_who_leaves_leaves_nothing_and_those_behind_move_up() -> None:
-    world = World()
+def test_who_leaves_leaves_nothing_and_those_behind_move_up(world: World) -> None:
     world.permit(cost=2.0)
     first, second, third = world.waiter("ann"), world.waiter("ann"), world.waiter("ben")
     world.limiter.leave(first)
@@ -324,8 +322,7 @@ def test_who_leaves_leaves_nothing_and_those_behind_move_up() -> None:
     world.permit(cost=2.0)
 
 
-def test_who_leaves_just_as_he_may_go_gives_the_permit_back() -> None:
-    world = World()
+def test_who_leaves_just_as_he_may_go_gives_the_permit_back(world: World) -> None:
     world.permit(cost=2.0)
     waiter = world.waiter()
     world.until(100.125)
@@ -429,8 +426,7 @@ def test_a_rounding_that_keeps_the_head_back_costs_a_microsecond() -> None:
     assert limiter.admit_waiters() == [waiter]
 
 
-def test_who_comes_too_late_keeps_nobody_behind_him_waiting() -> None:
-    world = World()
+def test_who_comes_too_late_keeps_nobody_behind_him_waiting(world: World) -> None:
     world.permit("hog", cost=2.0)
     gone, long = world.waiter("ann", deadline=105.0), world.waiter("ben")
     world.now = 105.0
@@ -526,11 +522,7 @@ def test_another_tools_call_that_fills_the_users_bucket_sends_back_who_waits() -
     first, second = world.waiter("ann"), world.waiter("ann")
     ben = world.waiter("ben")
     assert world.users.get("ann", world.now).try_add(1.0, world.now), "at another tool"
-    assert [(round(at - 100, 3), waiter) for at, waiter in world.until()] == [
-        (0.125, ben),
-        (1.0, first),
-        (2.0, second),
-    ]
+    assert [(round(at - 100, 3), waiter) for at, waiter in world.until()] == [(0.125, ben), (1.0, first), (2.0, second)]
     assert world.limiter._user_queues == {}
     world = World(rate=8.0, burst=1.0, user_rate=1.0, user_burst=1.0)
     world.permit("hog")

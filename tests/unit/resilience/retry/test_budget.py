@@ -34,8 +34,12 @@ class Bench:
         return self.budget.remaining
 
 
-def test_budget_permits_one_repeat_in_five_calls() -> None:
-    bench = Bench()
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_budget_permits_one_repeat_in_five_calls(bench: Bench) -> None:
     bench.call(4)
     assert (bench.budget.remaining, bench.drain()) == (0, 0)
     bench.call(1)
@@ -66,8 +70,7 @@ def test_share_is_exact_despite_floating_point(ratio: float, calls: int, repeats
     assert bench.drain() == repeats
 
 
-def test_refunded_repeat_can_be_withdrawn_again() -> None:
-    bench = Bench()
+def test_refunded_repeat_can_be_withdrawn_again(bench: Bench) -> None:
     bench.call(10)
     assert bench.drain() == 2
     bench.budget.refund()
@@ -75,8 +78,7 @@ def test_refunded_repeat_can_be_withdrawn_again() -> None:
     assert bench.budget.remaining == 0
 
 
-def test_refund_without_withdrawal_does_nothing() -> None:
-    bench = Bench()
+def test_refund_without_withdrawal_does_nothing(bench: Bench) -> None:
     bench.call(10)
     bench.budget.refund()
     assert bench.budget.remaining == 2
@@ -156,8 +158,7 @@ def test_the_oldest_bucket_of_the_window_is_refunded_too() -> None:
     assert bench.budget.remaining == 5
 
 
-def test_buckets_add_up_and_idle_buckets_are_empty() -> None:
-    bench = Bench()
+def test_buckets_add_up_and_idle_buckets_are_empty(bench: Bench) -> None:
     bench.call(5)
     assert bench.pass_by(1) == 1
     bench.call(5)
@@ -168,8 +169,7 @@ def test_buckets_add_up_and_idle_buckets_are_empty() -> None:
     assert bench.budget.remaining == 1
 
 
-def test_calls_count_for_ten_buckets_and_no_longer() -> None:
-    bench = Bench()
+def test_calls_count_for_ten_buckets_and_no_longer(bench: Bench) -> None:
     bench.call(10)
     bench.now += BUCKETS * BUCKET_S - 1 / 64
     assert bench.budget.remaining == 2
@@ -186,8 +186,7 @@ def test_repeats_count_for_ten_buckets_and_no_longer() -> None:
     assert bench.drain() == 5
 
 
-def test_window_is_empty_after_a_long_idle_time() -> None:
-    bench = Bench()
+def test_window_is_empty_after_a_long_idle_time(bench: Bench) -> None:
     bench.call(1_000)
     bench.now += 86_400.0
     bench.call(5)
@@ -204,8 +203,7 @@ def test_call_that_starts_a_bucket_is_counted_in_it() -> None:
     assert bench.budget.remaining == 0
 
 
-def test_a_policy_that_changes_applies_at_once() -> None:
-    bench = Bench()
+def test_a_policy_that_changes_applies_at_once(bench: Bench) -> None:
     bench.call(100)
     assert bench.drain() == 20
     bench.budget.ratio = 0.1
@@ -214,8 +212,7 @@ def test_a_policy_that_changes_applies_at_once() -> None:
     assert bench.budget.remaining == 20
 
 
-def test_a_hundred_thousand_calls_take_no_more_memory_than_one() -> None:
-    bench = Bench()
+def test_a_hundred_thousand_calls_take_no_more_memory_than_one(bench: Bench) -> None:
     for _ in range(100):
         bench.call(1_000)
         bench.now += 0.01
@@ -285,8 +282,7 @@ TestBudgetMachine = pytest.mark.costly(BudgetMachine.TestCase)
 TestBudgetMachine.settings = machine(50, 40)
 
 
-def test_calls_are_counted_at_the_given_time() -> None:
-    bench = Bench()
+def test_calls_are_counted_at_the_given_time(bench: Bench) -> None:
     for _ in range(5):
         bench.budget.record_call(bench.now)
     bench.budget.record_call(bench.now + WINDOW_S / 2)

@@ -87,8 +87,12 @@ async def count(most: int, size: int = 1) -> AsyncIterator[str]:
 
 
 # -- drain ----------------------------------------------------------------------------------------------------------
-async def test_draining_tells_callers_at_once_and_finishes_what_runs() -> None:
-    gate = Gate()
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+async def test_draining_tells_callers_at_once_and_finishes_what_runs(gate: Gate) -> None:
     async with serving(gate, concurrency=1) as server, calling(server) as caller:
         running, queued = caller.send({"n": 1}), caller.send({"n": 2})
         await idle()
@@ -103,8 +107,7 @@ async def test_draining_tells_callers_at_once_and_finishes_what_runs() -> None:
         assert gate.begun == [1]
 
 
-async def test_refusals_of_the_session_itself_are_counted() -> None:
-    gate = Gate()
+async def test_refusals_of_the_session_itself_are_counted(gate: Gate) -> None:
     async with serving(gate, drain_timeout=30, max_payload_bytes=100_000) as server, calling(server) as caller:
         await advance(0.1)
         expired = caller.send(run_for=0.0)
@@ -124,8 +127,7 @@ async def test_refusals_of_the_session_itself_are_counted() -> None:
         assert server.requests == 4
 
 
-async def test_a_draining_instance_accepts_no_session() -> None:
-    gate = Gate()
+async def test_a_draining_instance_accepts_no_session(gate: Gate) -> None:
     async with serving(gate) as server, calling(server) as first:
         running = first.send({"n": 1})
         await idle()
@@ -140,8 +142,7 @@ async def test_a_draining_instance_accepts_no_session() -> None:
 
 
 # -- close ----------------------------------------------------------------------------------------------------------
-async def test_closing_cancels_what_runs_and_tells_its_caller() -> None:
-    gate = Gate()
+async def test_closing_cancels_what_runs_and_tells_its_caller(gate: Gate) -> None:
     async with serving(gate) as server, calling(server) as caller:
         sent = caller.send({"n": 1})
         await idle()
@@ -159,8 +160,7 @@ async def test_closing_ends_the_sessions() -> None:
         assert caller.session.is_closed
 
 
-async def test_a_key_runs_once_and_every_request_with_it_gets_the_reply() -> None:
-    gate = Gate()
+async def test_a_key_runs_once_and_every_request_with_it_gets_the_reply(gate: Gate) -> None:
     async with serving(gate) as server, calling(server) as caller:
         sent = [caller.send({"n": n}, key="order") for n in range(3)]
         await idle()
@@ -170,8 +170,7 @@ async def test_a_key_runs_once_and_every_request_with_it_gets_the_reply() -> Non
         assert gate.begun == [0]
 
 
-async def test_a_keyed_request_runs_on_after_its_deadline_and_after_its_caller() -> None:
-    gate = Gate()
+async def test_a_keyed_request_runs_on_after_its_deadline_and_after_its_caller(gate: Gate) -> None:
     async with serving(gate) as server:
         async with calling(server) as caller:
             sent = caller.send({"n": 1}, key="order", seconds=60, run_for=2)
@@ -188,8 +187,7 @@ async def test_a_keyed_request_runs_on_after_its_deadline_and_after_its_caller()
         assert gate.begun == [1]
 
 
-async def test_a_keyed_request_ends_when_its_key_is_too_old() -> None:
-    gate = Gate()
+async def test_a_keyed_request_ends_when_its_key_is_too_old(gate: Gate) -> None:
     async with serving(gate) as server, calling(server) as caller:
         await caller.send(key="order", seconds=60, run_for=2).refusal()
         await advance(KEY_AGE_S - 3)
@@ -232,8 +230,7 @@ async def test_an_inbox_of_another_dispatcher_gets_no_session() -> None:
         assert server.malformed == server._sessions.table.refused_hellos  # type: ignore[union-attr]
 
 
-async def test_a_restarted_instance_runs_no_request_of_its_former_session() -> None:
-    gate = Gate()
+async def test_a_restarted_instance_runs_no_request_of_its_former_session(gate: Gate) -> None:
     async with serving(gate, instance="one") as server:
         transport = server._transport
         assert isinstance(transport, MemoryTransport)
@@ -273,8 +270,7 @@ async def test_a_caller_that_vanishes_after_its_handshake_is_no_conflict(caplog:
 
 
 # -- concurrency ----------------------------------------------------------------------------------------------------
-async def test_one_too_many_is_refused_with_a_time_to_come_back() -> None:
-    gate = Gate()
+async def test_one_too_many_is_refused_with_a_time_to_come_back(gate: Gate) -> None:
     async with serving(gate, concurrency=2, max_queue=1) as server, calling(server) as caller:
         sent = [caller.send({"n": n}) for n in range(3)]
         await idle()
@@ -287,8 +283,7 @@ async def test_one_too_many_is_refused_with_a_time_to_come_back() -> None:
         assert caller.session.peer_load <= 2
 
 
-async def test_a_caller_learns_how_many_requests_run() -> None:
-    gate = Gate()
+async def test_a_caller_learns_how_many_requests_run(gate: Gate) -> None:
     async with serving(gate) as server, calling(server) as caller:
         for _ in range(3):
             caller.send()
@@ -302,8 +297,7 @@ async def test_a_caller_learns_how_many_requests_run() -> None:
 
 
 # -- deadlines ------------------------------------------------------------------------------------------------------
-async def test_a_tool_is_stopped_at_its_callers_deadline() -> None:
-    gate = Gate()
+async def test_a_tool_is_stopped_at_its_callers_deadline(gate: Gate) -> None:
     async with serving(gate) as server, calling(server) as caller:
         sent = caller.send(seconds=60, run_for=2.5)
         refusal = await sent.refusal()
@@ -312,8 +306,7 @@ async def test_a_tool_is_stopped_at_its_callers_deadline() -> None:
         assert (gate.cancelled, server.running) == (1, 0)
 
 
-async def test_one_timer_serves_the_deadlines_of_all_requests() -> None:
-    gate = Gate()
+async def test_one_timer_serves_the_deadlines_of_all_requests(gate: Gate) -> None:
     async with serving(gate) as server, calling(server) as caller:
         sent = [caller.send({"n": n}, seconds=60, run_for=10 - n) for n in range(8)]
         ends = []
@@ -324,8 +317,7 @@ async def test_one_timer_serves_the_deadlines_of_all_requests() -> None:
         assert server.refused[Refusal.STOPPED] == 8
 
 
-async def test_a_request_whose_deadline_passed_in_the_queue_is_refused_unrun() -> None:
-    gate = Gate()
+async def test_a_request_whose_deadline_passed_in_the_queue_is_refused_unrun(gate: Gate) -> None:
     async with serving(gate, concurrency=1) as server, calling(server) as caller:
         first = caller.send({"n": 1})
         second = caller.send({"n": 2}, seconds=60, run_for=2)
@@ -470,8 +462,7 @@ async def test_a_stream_keeps_its_chunks_whatever_their_size() -> None:
 
 
 # -- cancellation ---------------------------------------------------------------------------------------------------
-async def test_a_cancelled_request_stops_and_makes_room() -> None:
-    gate = Gate()
+async def test_a_cancelled_request_stops_and_makes_room(gate: Gate) -> None:
     async with serving(gate, concurrency=1) as server, calling(server) as caller:
         running, queued = caller.send({"n": 1}), caller.send({"n": 2})
         await idle()
@@ -484,8 +475,7 @@ async def test_a_cancelled_request_stops_and_makes_room() -> None:
 
 
 @pytest.mark.costly
-async def test_the_end_of_a_session_stops_its_requests() -> None:
-    gate = Gate()
+async def test_the_end_of_a_session_stops_its_requests(gate: Gate) -> None:
     async with serving(gate) as server:
         async with calling(server) as caller:
             caller.send({"n": 1})
@@ -1126,10 +1116,14 @@ async def _open(kind: str, source: Source, policy: Policy | None = None) -> Asyn
 KINDS = pytest.mark.parametrize("kind", ["session", "function"])
 
 
+@pytest.fixture
+def source() -> Source:
+    return Source()
+
+
 @KINDS
 @pytest.mark.parametrize("delay", [0.0, 0.02])
-async def test_every_chunk_arrives_in_order_however_slow_the_reader_is(kind: str, delay: float) -> None:
-    source = Source()
+async def test_every_chunk_arrives_in_order_however_slow_the_reader_is(kind: str, delay: float, source: Source) -> None:
     async with _open(kind, source) as stand:
         most, read = 0, 0
         async for chunk in stand.dispatcher.stream("work", timeout=1_000):
@@ -1177,16 +1171,13 @@ async def test_abandoned_streams_take_no_permits_after_the_idle_limit(kind: str)
 
 @pytest.mark.costly
 @KINDS
-async def test_streams_whose_readers_pause_let_other_calls_have_half_of_the_places(kind: str) -> None:
-    source = Source()
+async def test_streams_whose_readers_pause_let_other_calls_have_half_of_the_places(kind: str, source: Source) -> None:
     async with _open(kind, source) as stand:
         streams = [stand.dispatcher.stream("work", timeout=1_000) for _ in range(64)]
         for stream in streams:
             await anext(stream)
         assert (await stand.dispatcher.execute("work", {"ping": True}, timeout=0.5)).outcome is Outcome.THROTTLED
-        pings = await asyncio.gather(
-            *(stand.dispatcher.execute("work", {"ping": True}, timeout=3) for _ in range(200)),
-        )
+        pings = await asyncio.gather(*(stand.dispatcher.execute("work", {"ping": True}, timeout=3) for _ in range(200)))
         assert [ping.text for ping in pings] == ["pong"] * 200
         for stream in streams:
             assert len([chunk async for chunk in stream]) == CHUNKS - 1
@@ -1201,8 +1192,7 @@ async def test_streams_whose_readers_pause_let_other_calls_have_half_of_the_plac
 
 
 @KINDS
-async def test_the_only_place_of_a_tool_is_not_given_away_while_its_reader_pauses(kind: str) -> None:
-    source = Source()
+async def test_the_only_place_of_a_tool_is_not_given_away_while_its_reader_pauses(kind: str, source: Source) -> None:
     async with _open(kind, source, Policy(bulkhead=Bulkhead(max_concurrent_calls=1))) as stand:
         stream = stand.dispatcher.stream("work")
         await anext(stream)
@@ -1225,8 +1215,7 @@ async def test_a_stream_whose_tool_has_ended_takes_no_permit_however_long_its_re
             assert len([chunk async for chunk in stream]) == 9
 
 
-async def test_a_stopped_reader_costs_its_own_stream_only() -> None:
-    source = Source()
+async def test_a_stopped_reader_costs_its_own_stream_only(source: Source) -> None:
     async with _open("session", source) as stand:
         stopped = stand.dispatcher.stream("work")
         await anext(stopped)
@@ -1242,8 +1231,7 @@ async def test_a_stopped_reader_costs_its_own_stream_only() -> None:
         assert source.closed == 2
 
 
-async def test_a_repeated_stream_of_an_idempotency_key_waits_for_its_reader_too() -> None:
-    source = Source()
+async def test_a_repeated_stream_of_an_idempotency_key_waits_for_its_reader_too(source: Source) -> None:
     async with _open("session", source) as stand:
         for _ in range(2):
             read = 0

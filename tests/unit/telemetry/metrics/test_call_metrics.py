@@ -246,9 +246,13 @@ STORIES: dict[Story, dict[str, float]] = {
 WITH_BREAKER = {meets_an_open_circuit, streams_against_an_open_circuit}
 
 
+@pytest.fixture
+def board() -> Board:
+    return Board()
+
+
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
-async def test_a_call_that(story: Story) -> None:
-    board = Board()
+async def test_a_call_that(story: Story, board: Board) -> None:
     policy = {"retry": 1, "bulkhead": None} if story in WITH_BREAKER else UNGUARDED
     async with deaf(board, policy=policy) as (dispatcher, peer):
         await story(dispatcher, peer)
@@ -260,9 +264,8 @@ async def test_a_call_that(story: Story) -> None:
             nothing_left(board)
 
 
-async def test_all_ends_of_calls_in_sequence() -> None:
+async def test_all_ends_of_calls_in_sequence(board: Board) -> None:
     """What one leaves behind, another would find."""
-    board = Board()
     stories = [story for story in STORIES if story not in (meets_a_closed_dispatcher, finds_nobody)]
     expected: dict[str, float] = {}
     async with deaf(board, policy={"retry": 1, "bulkhead": None, "breaker": {"consecutive-failures": 100}}) as (
@@ -281,8 +284,7 @@ async def test_all_ends_of_calls_in_sequence() -> None:
 
 
 # -- tools that there are not, and services without one --------------------------------------------------------------
-async def test_an_unknown_tool_is_counted_as_other() -> None:
-    board = Board()
+async def test_an_unknown_tool_is_counted_as_other(board: Board) -> None:
     async with telling(board.telemetry()) as dispatcher:
         assert (await dispatcher.execute("wrok")).outcome is Outcome.REJECTED
         with pytest.raises(DispatchError):
@@ -294,8 +296,7 @@ async def test_an_unknown_tool_is_counted_as_other() -> None:
         assert not [key for name in ("wrok", "krow", "owrk") for key in board.of(name)]
 
 
-async def test_a_service_without_a_tool_has_a_name_that_no_tool_has() -> None:
-    board = Board()
+async def test_a_service_without_a_tool_has_a_name_that_no_tool_has(board: Board) -> None:
     async with serving(lambda _: "done"), telling(board.telemetry(), catalog(lab={})) as dispatcher:
         await ToolServiceClient(dispatcher, service="lab").call({}, {})
         await dispatcher.execute("lab")
@@ -303,9 +304,8 @@ async def test_a_service_without_a_tool_has_a_name_that_no_tool_has() -> None:
         assert counted["calls_total service:lab success"] == counted["calls_total lab success"] == 1
 
 
-async def test_arguments_that_raise_are_invalid_arguments() -> None:
+async def test_arguments_that_raise_are_invalid_arguments(board: Board) -> None:
     """A mapping of the user's own: its error is the caller's, and the call has ended all the same."""
-    board = Board()
 
     class Odd(dict[str, Any]):
         def __iter__(self) -> Any:
@@ -330,10 +330,7 @@ dispatch_calls_total{tool="tell-joke"} 7.0
 
 
 def test_only_circuits_are_counted() -> None:
-    assert list(parse_circuit_states(TEXT)) == [
-        ("tell-joke", "open", 1),
-        ('a "b"', "closed", 2),
-    ]
+    assert list(parse_circuit_states(TEXT)) == [("tell-joke", "open", 1), ('a "b"', "closed", 2)]
     assert list(parse_circuit_states("")) == []
 
 
@@ -472,8 +469,7 @@ def test_increments_of_threads_are_not_lost() -> None:
 # -- limits -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_rejection_by_the_tools_rate_limit() -> None:
-    board = Board()
+async def test_a_rejection_by_the_tools_rate_limit(board: Board) -> None:
     policy = {**UNGUARDED, "rate-limit": {"rate": "1/s", "burst": 1, "max-wait": 0}}
     async with serving(lambda _: "done"), telling(board.telemetry(), work(policy=policy)) as dispatcher:
         assert [(await dispatcher.execute("work")).ok for _ in range(3)] == [True, False, False]
@@ -486,8 +482,7 @@ async def test_a_rejection_by_the_tools_rate_limit() -> None:
         nothing_left(board)
 
 
-async def test_a_rejection_by_the_users_rate_limit() -> None:
-    board = Board()
+async def test_a_rejection_by_the_users_rate_limit(board: Board) -> None:
     policy = {**UNGUARDED, "user-rate-limit": {"rate": "1/s", "burst": 1, "max-wait": 0}}
     async with serving(lambda _: "done"), telling(board.telemetry(), work(policy=policy)) as dispatcher:
         assert [(await dispatcher.execute("work", user="hog")).ok for _ in range(3)] == [True, False, False]
@@ -500,8 +495,7 @@ async def test_a_rejection_by_the_users_rate_limit() -> None:
         }
 
 
-async def test_a_retry_that_the_users_rate_limit_rejects_does_not_hide_the_failure_of_its_call() -> None:
-    board = Board()
+async def test_a_retry_that_the_users_rate_limit_rejects_does_not_hide_the_failure_of_its_call(board: Board) -> None:
     policy = {"user-rate-limit": {"rate": "1/m", "burst": 1, "max-wait": 0}, "timeout": 9, "attempt-timeout": 1}
     async with deaf(board, read_only=True, policy=policy) as (dispatcher, _):
         assert (await dispatcher.execute("work", user="hog")).outcome is Outcome.TIMEOUT
@@ -539,8 +533,7 @@ async def test_queue_waits_and_rejections_of_the_bulkhead(monkeypatch: pytest.Mo
         nothing_left(board)
 
 
-async def test_calls_that_are_cancelled_in_the_queue() -> None:
-    board = Board()
+async def test_calls_that_are_cancelled_in_the_queue(board: Board) -> None:
     policy = {**UNGUARDED, "bulkhead": {"max-concurrent-calls": 1, "max-wait": 9}}
     async with deaf(board, policy=policy) as (dispatcher, peer):
         first = asyncio.create_task(dispatcher.execute("work"))
@@ -563,8 +556,7 @@ async def test_calls_that_are_cancelled_in_the_queue() -> None:
 # -- more than one attempt --------------------------------------------------------------------------------------------
 
 
-async def test_a_retry_is_counted_as_an_attempt_and_not_as_a_call() -> None:
-    board = Board()
+async def test_a_retry_is_counted_as_an_attempt_and_not_as_a_call(board: Board) -> None:
     async with deaf(board, policy={}) as (dispatcher, peer):
         call = asyncio.create_task(dispatcher.execute("work"))
         _, properties = await peer.request()
@@ -577,9 +569,8 @@ async def test_a_retry_is_counted_as_an_attempt_and_not_as_a_call() -> None:
         }
 
 
-async def test_retries_beyond_the_budget_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_retries_beyond_the_budget_are_counted(monkeypatch: pytest.MonkeyPatch, board: Board) -> None:
     monkeypatch.setattr("dispatch.calls.guards.MIN_REPEATS_PER_S", 0.1)
-    board = Board()
     policy = {"attempt-timeout": 0.5, "breaker": None}
     async with deaf(board, policy=policy, idempotent=True) as (dispatcher, peer):
         results = await asyncio.gather(*(dispatcher.execute("work", timeout=5) for _ in range(50)))
@@ -594,8 +585,7 @@ async def test_retries_beyond_the_budget_are_counted(monkeypatch: pytest.MonkeyP
         assert peer.arrived.qsize() == 61
 
 
-async def test_a_hedge_is_counted_as_an_attempt_and_not_as_a_call() -> None:
-    board = Board()
+async def test_a_hedge_is_counted_as_an_attempt_and_not_as_a_call(board: Board) -> None:
     gate = asyncio.Event()
 
     async def slow(_: dict[str, Any]) -> str:
@@ -618,8 +608,7 @@ async def test_a_hedge_is_counted_as_an_attempt_and_not_as_a_call() -> None:
         nothing_left(board)
 
 
-async def test_hedges_beyond_the_budget_are_counted() -> None:
-    board = Board()
+async def test_hedges_beyond_the_budget_are_counted(board: Board) -> None:
 
     async def slow(_: dict[str, Any]) -> str:
         await asyncio.sleep(1)
@@ -634,8 +623,7 @@ async def test_hedges_beyond_the_budget_are_counted() -> None:
         assert board["retry_budget_exhausted_total work"] == 50 - hedged
 
 
-async def test_an_attempt_that_was_not_sent_is_not_counted() -> None:
-    board = Board()
+async def test_an_attempt_that_was_not_sent_is_not_counted(board: Board) -> None:
     async with deaf(board) as (dispatcher, peer):
         await succeeds(dispatcher, peer)
         correlator_of(dispatcher)._max_pending = 0
@@ -705,8 +693,12 @@ class Series:
         return {key[:2] for key in self.read()}
 
 
-def test_calls_are_counted_by_class_of_outcome() -> None:
-    series = Series()
+@pytest.fixture
+def series() -> Series:
+    return Series()
+
+
+def test_calls_are_counted_by_class_of_outcome(series: Series) -> None:
     meter = series.versions("joke").acquire("1.0.0")
     assert series.read() == {("joke", "1.0.0", each): 0 for each in ("ok", "error", "other")}
     for outcome in Outcome:
@@ -714,8 +706,7 @@ def test_calls_are_counted_by_class_of_outcome() -> None:
     assert series.read() == {("joke", "1.0.0", "ok"): 1, ("joke", "1.0.0", "error"): 3, ("joke", "1.0.0", "other"): 4}
 
 
-def test_further_versions_share_other() -> None:
-    series = Series()
+def test_further_versions_share_other(series: Series) -> None:
     meters = [series.versions("joke").acquire(f"{number}.0.0") for number in range(MAX_VERSIONS + 2)]
     assert [meter.label for meter in meters[MAX_VERSIONS:]] == [OTHER, OTHER]
     assert len(series.labels()) == MAX_VERSIONS + 1
@@ -724,8 +715,7 @@ def test_further_versions_share_other() -> None:
     assert series.versions("joke").acquire("9.0.0").label == "9.0.0"
 
 
-def test_a_removed_version_ends_with_its_last_dispatcher() -> None:
-    series = Series()
+def test_a_removed_version_ends_with_its_last_dispatcher(series: Series) -> None:
     one, other = (series.versions("joke").acquire("1.0.0") for _ in range(2))
     series.versions("joke").acquire("2.0.0")
     series.versions("joke").release(one.label, is_removed=True)
@@ -734,8 +724,7 @@ def test_a_removed_version_ends_with_its_last_dispatcher() -> None:
     assert series.labels() == {("joke", "2.0.0")}
 
 
-def test_the_series_of_a_closed_dispatcher_stay() -> None:
-    series = Series()
+def test_the_series_of_a_closed_dispatcher_stay(series: Series) -> None:
     meter = series.versions("joke").acquire("1.0.0")
     meter.record_call(Outcome.SUCCESS)
     series.versions("joke").release(meter.label, is_removed=False)
@@ -744,8 +733,7 @@ def test_the_series_of_a_closed_dispatcher_stay() -> None:
     assert series.read()["joke", "1.0.0", "ok"] == 2
 
 
-def test_the_series_of_all_versions_end_with_the_tool() -> None:
-    series = Series()
+def test_the_series_of_all_versions_end_with_the_tool(series: Series) -> None:
     former = series.versions("joke")
     meters = [former.acquire(f"{number}.0.0") for number in range(MAX_VERSIONS + 1)]
     series.versions("find").acquire("1.0.0")
@@ -758,8 +746,7 @@ def test_the_series_of_all_versions_end_with_the_tool() -> None:
     assert series.labels() == {("find", "1.0.0"), ("joke", "1.0.0")}, "added again meanwhile"
 
 
-def test_tools_without_series_of_their_own_have_one_for_all_versions() -> None:
-    series = Series()
+def test_tools_without_series_of_their_own_have_one_for_all_versions(series: Series) -> None:
     assert {series.versions(OTHER).acquire(version).label for version in ("1.0.0", "2.0.0")} == {OTHER}
 
 
@@ -767,14 +754,12 @@ def read_sources(board: Board) -> dict[str, float]:
     return {key: value for key, value in board.read().items() if key.startswith("catalog_")}
 
 
-def test_series_exist_at_0_from_the_start() -> None:
-    board = Board()
+def test_series_exist_at_0_from_the_start(board: Board) -> None:
     assert Instruments.of(board.registry).sources.acquire("tools").label == "tools"
     assert read_sources(board) == {"catalog_reloads_total tools ok": 0, "catalog_reloads_total tools failed": 0}
 
 
-def test_the_last_reload_decides() -> None:
-    board = Board()
+def test_the_last_reload_decides(board: Board) -> None:
     series = Instruments.of(board.registry).sources
     meter = series.acquire("tools")
     for is_successful in (True, False, True):
@@ -784,8 +769,7 @@ def test_the_last_reload_decides() -> None:
     assert board["catalog_reloads_total tools failed"] == 1
 
 
-def test_many_sources_share_one_series(caplog: pytest.LogCaptureFixture) -> None:
-    board = Board()
+def test_many_sources_share_one_series(caplog: pytest.LogCaptureFixture, board: Board) -> None:
     series = Instruments.of(board.registry).sources
     labels = [series.acquire(f"source-{number}").label for number in range(MAX_SOURCES + 3)]
     assert labels == [f"source-{number}" for number in range(MAX_SOURCES)] + [OTHER] * 3
@@ -796,8 +780,7 @@ def test_many_sources_share_one_series(caplog: pytest.LogCaptureFixture) -> None
     assert series.labels() == {OTHER}, "the counts of several sources must not decrease"
 
 
-def test_sources_that_come_and_go_leave_nothing() -> None:
-    board = Board()
+def test_sources_that_come_and_go_leave_nothing(board: Board) -> None:
     series = Instruments.of(board.registry).sources
     for number in range(1_000):
         meter = series.acquire(f"source-{number}")
@@ -808,8 +791,7 @@ def test_sources_that_come_and_go_leave_nothing() -> None:
     assert series.labels() == set()
 
 
-def test_a_further_source_replaces_one_whose_dispatchers_are_closed() -> None:
-    board = Board()
+def test_a_further_source_replaces_one_whose_dispatchers_are_closed(board: Board) -> None:
     series = Instruments.of(board.registry).sources
     meters = [series.acquire(f"source-{number}") for number in range(MAX_SOURCES)]
     for closed in meters[7:9]:
@@ -820,8 +802,7 @@ def test_a_further_source_replaces_one_whose_dispatchers_are_closed() -> None:
     assert len(series.labels()) == MAX_SOURCES + 1
 
 
-def test_a_closed_dispatcher_keeps_the_counts() -> None:
-    board = Board()
+def test_a_closed_dispatcher_keeps_the_counts(board: Board) -> None:
     series = Instruments.of(board.registry).sources
     series.acquire("tools").record_reload(is_successful=True)
     series.release("tools", is_removed=False)

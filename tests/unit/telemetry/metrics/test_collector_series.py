@@ -57,9 +57,13 @@ def lines(board: Board, *wanted: str) -> list[str]:
     return [line for line in text.splitlines() if not line.startswith("#") and all(each in line for each in wanted)]
 
 
-async def test_series_of_a_tool_and_of_an_instance() -> None:
+@pytest.fixture
+def board() -> Board:
+    return Board()
+
+
+async def test_series_of_a_tool_and_of_an_instance(board: Board) -> None:
     """After everything: ≤ 95 a tool, ≤ 12 an instance."""
-    board = Board()
 
     async def stuck(_: dict[str, Any]) -> str:
         await asyncio.sleep(100)
@@ -122,8 +126,7 @@ async def test_names_that_models_invent_add_no_series_and_no_memory() -> None:
         assert board["inflight_calls _OTHER"] == 0
 
 
-async def test_series_of_a_removed_tool_are_removed() -> None:
-    board = Board()
+async def test_series_of_a_removed_tool_are_removed(board: Board) -> None:
     both = catalog(one={}, two={})
     async with serving(lambda _: "done"), telling(board.telemetry(), both) as dispatcher:
         await dispatcher.execute("one")
@@ -144,8 +147,7 @@ async def test_series_of_a_removed_tool_are_removed() -> None:
         assert board["calls_total one success"] == 1, "a tool of that name begins anew"
 
 
-async def test_series_of_a_removed_service_and_its_instances_are_removed() -> None:
-    board = Board()
+async def test_series_of_a_removed_service_and_its_instances_are_removed(board: Board) -> None:
     async with serving(lambda _: "done", instance="a"), telling(board.telemetry(), catalog(work={})) as dispatcher:
         await dispatcher.execute("work")
         dispatcher._running.observer.on_instance_change("lab", "a", "ejected", "failures")
@@ -158,8 +160,7 @@ async def test_series_of_a_removed_service_and_its_instances_are_removed() -> No
         assert board.of("work") == []
 
 
-async def test_series_stay_while_another_dispatcher_has_the_tool() -> None:
-    board = Board()
+async def test_series_stay_while_another_dispatcher_has_the_tool(board: Board) -> None:
     tools = catalog(one={}, two={})
     async with (
         serving(lambda _: "done"),
@@ -178,9 +179,8 @@ async def test_series_stay_while_another_dispatcher_has_the_tool() -> None:
         assert board.of("one") == []
 
 
-async def test_counters_of_a_dispatcher_that_is_closed_stay() -> None:
+async def test_counters_of_a_dispatcher_that_is_closed_stay(board: Board) -> None:
     """A counter that goes back to nothing, or away, is a gap in every rate."""
-    board = Board()
     async with serving(lambda _: "done"):
         for count in (1, 2, 3):
             async with telling(board.telemetry(), catalog(work={})) as dispatcher:
@@ -193,8 +193,7 @@ async def test_counters_of_a_dispatcher_that_is_closed_stay() -> None:
             assert "broker_connected" not in board.read() or board["broker_connected"] == 0
 
 
-async def test_a_tool_is_removed_after_its_last_dispatcher_was_closed() -> None:
-    board = Board()
+async def test_a_tool_is_removed_after_its_last_dispatcher_was_closed(board: Board) -> None:
     async with serving(lambda _: "done"), telling(board.telemetry(), catalog(work={}, other={})) as second:
         await second.execute("work")
         async with telling(board.telemetry(), catalog(work={})) as first:
@@ -288,8 +287,7 @@ async def test_other_metrics_of_a_users_registry_are_unchanged() -> None:
         assert [line.partition(" ")[0] for line in mine] == ["theirs_total", "theirs_created", "theirs_too"]
 
 
-async def test_nothing_is_exported_when_metrics_are_off() -> None:
-    board = Board()
+async def test_nothing_is_exported_when_metrics_are_off(board: Board) -> None:
     silent = Telemetry(registry=board.registry, metrics=False, traces="off")
     async with serving(lambda _: "done"), telling(silent, catalog(work={"policy": UNGUARDED})) as dispatcher:
         assert (await dispatcher.execute("work")).ok
@@ -305,9 +303,8 @@ async def test_nothing_is_exported_when_metrics_are_off() -> None:
         )
 
 
-async def test_a_dispatcher_without_references_is_not_read() -> None:
+async def test_a_dispatcher_without_references_is_not_read(board: Board) -> None:
     """One that was never closed keeps nothing alive that a scrape would look at for ever."""
-    board = Board()
 
     class Small:
         connected, pending = True, 7
@@ -340,8 +337,7 @@ async def test_a_dispatcher_without_references_is_not_read() -> None:
 ONCE = catalog(work={"policy": UNGUARDED})
 
 
-async def test_each_reply_is_counted_in_one_disposition() -> None:
-    board = Board()
+async def test_each_reply_is_counted_in_one_disposition(board: Board) -> None:
     async with Peer.as_service() as peer, telling(board.telemetry(), ONCE) as dispatcher:
         call = asyncio.create_task(dispatcher.execute("work"))
         _, properties = await peer.request()
@@ -375,8 +371,7 @@ async def test_each_reply_is_counted_in_one_disposition() -> None:
         assert sum(counted.values()) == sum((*board.replies().values(), *board.replies("_OTHER").values()))
 
 
-async def test_chunks_are_replies() -> None:
-    board = Board()
+async def test_chunks_are_replies(board: Board) -> None:
     async with Peer.as_service() as peer, telling(board.telemetry(), ONCE) as dispatcher:
         call = asyncio.create_task(dispatcher.execute("work"))
         _, properties = await peer.request()
@@ -406,8 +401,7 @@ async def test_a_lost_reply_that_is_sent_again_is_a_retransmission_of_the_instan
         assert board.replies() == {"matched": 2}
 
 
-async def test_a_tool_that_takes_long_costs_no_further_packets() -> None:
-    board = Board()
+async def test_a_tool_that_takes_long_costs_no_further_packets(board: Board) -> None:
 
     async def slow(_: dict[str, Any]) -> str:
         await asyncio.sleep(0.4)
@@ -421,8 +415,7 @@ async def test_a_tool_that_takes_long_costs_no_further_packets() -> None:
         assert board["session_probes_total caller"] == board["session_duplicates_total callee"] == 0
 
 
-async def test_successful_and_failed_reloads_are_counted(tmp_path: Path) -> None:
-    board = Board()
+async def test_successful_and_failed_reloads_are_counted(tmp_path: Path, board: Board) -> None:
     (tmp_path / "tool").mkdir()
     (tmp_path / "tool" / "bad.json").write_text("{")
     async with telling(board.telemetry(), catalog(one={}, two={})) as dispatcher:
@@ -485,8 +478,7 @@ async def test_instances_by_state() -> None:
         assert (await call).ok
 
 
-async def test_ejections_of_an_instance_that_left_are_removed() -> None:
-    board = Board()
+async def test_ejections_of_an_instance_that_left_are_removed(board: Board) -> None:
     async with serving(lambda _: "done", instance="stays"), telling(board.telemetry(), ONCE) as dispatcher:
         async with serving(lambda _: "done", instance="leaves"):
             await dispatcher.execute("work")
@@ -498,8 +490,7 @@ async def test_ejections_of_an_instance_that_left_are_removed() -> None:
         assert board.of("leaves") == []
 
 
-async def test_the_connection_to_the_broker() -> None:
-    board = Board()
+async def test_the_connection_to_the_broker(board: Board) -> None:
     transport = MemoryTransport(BROKER)
     async with Dispatcher(transport, ONCE, telemetry=board.telemetry()), telling(board.telemetry(), ONCE):
         assert board["broker_connected"] == 2
@@ -507,8 +498,7 @@ async def test_the_connection_to_the_broker() -> None:
         assert board["broker_connected"] == 1
 
 
-async def test_calls_and_requests_in_flight() -> None:
-    board = Board()
+async def test_calls_and_requests_in_flight(board: Board) -> None:
     async with telling(board.telemetry(), Catalog.empty()):
         assert board[f"build_info {__version__}"] == 1
 
@@ -580,8 +570,7 @@ async def test_what_is_shadowed_from_the_start_is_reported_once(caplog: pytest.L
 
 
 @pytest.mark.long
-async def test_series_stay_the_same_over_many_activations() -> None:
-    board = Board()
+async def test_series_stay_the_same_over_many_activations(board: Board) -> None:
     async with telling(board.telemetry(), catalog(one={})) as dispatcher:
         await dispatcher.registry.put("tool-service", SERVICE)
         await dispatcher.registry.put("tool", TOOL)

@@ -95,8 +95,12 @@ async def deaf(spans: Spans, **keys: Any) -> AsyncIterator[tuple[Dispatcher, Pee
 
 
 # -- a call -----------------------------------------------------------------------------------------------------------
-async def test_one_call_is_one_trace() -> None:
-    spans = Spans()
+@pytest.fixture
+def spans() -> Spans:
+    return Spans()
+
+
+async def test_one_call_is_one_trace(spans: Spans) -> None:
     agent = spans.provider.get_tracer("agent")
 
     async def work(_: dict[str, Any]) -> str:
@@ -143,16 +147,12 @@ async def test_a_call_has_a_link_to_the_span_of_its_reply() -> None:
         assert link.context.span_id == spans.named("send")[1].context.span_id, work
 
 
-async def test_a_call_that_the_service_stopped_has_a_link_to_the_span_of_the_refusal() -> None:
+async def test_a_call_that_the_service_stopped_has_a_link_to_the_span_of_the_refusal(spans: Spans) -> None:
     async def sleep(_: dict[str, Any]) -> str:
         await asyncio.sleep(60)
         return "late"
 
-    spans = Spans()
-    async with (
-        serving(sleep, instance="here", telemetry=spans.telemetry()) as server,
-        calling(server) as caller,
-    ):
+    async with serving(sleep, instance="here", telemetry=spans.telemetry()) as server, calling(server) as caller:
         refusal = await caller.send(run_for=1.0).refusal()
         assert refusal.reason == "stopped"
         assert refusal.trace == {"traceparent": traceparent(spans.one("send"))}
@@ -167,8 +167,7 @@ async def test_a_service_without_traces_sends_no_trace_context() -> None:
         assert reply.trace is None
 
 
-async def test_attributes_of_each_span() -> None:
-    spans = Spans()
+async def test_attributes_of_each_span(spans: Spans) -> None:
     async with traced(spans, lambda _: "done") as dispatcher:
         result = await dispatcher.execute("work")
         await idle()
@@ -224,8 +223,7 @@ async def test_attributes_of_each_span() -> None:
     assert scopes == {("dispatch", "https://opentelemetry.io/schemas/1.44.0")}
 
 
-async def test_a_service_whose_instances_are_not_known_by_name_has_no_template() -> None:
-    spans = Spans()
+async def test_a_service_whose_instances_are_not_known_by_name_has_no_template(spans: Spans) -> None:
     async with deaf(spans) as (dispatcher, peer):
         call = asyncio.create_task(dispatcher.execute("work"))
         _, properties = await peer.request()
@@ -237,9 +235,8 @@ async def test_a_service_whose_instances_are_not_known_by_name_has_no_template()
         assert spans.one("execute_tool").links == ()
 
 
-async def test_a_reply_on_the_response_topic() -> None:
+async def test_a_reply_on_the_response_topic(spans: Spans) -> None:
     """To a caller without a topic of its own."""
-    spans = Spans()
     async with serving(lambda _: "done", telemetry=spans.telemetry()), Peer.as_caller() as caller:
         await caller.ask(b'{"config": "{}", "arguments": "{}"}', id="theirs")
         await caller.arrived.get()
@@ -250,8 +247,7 @@ async def test_a_reply_on_the_response_topic() -> None:
     assert "messaging.destination.temporary" not in sent
 
 
-async def test_concurrent_calls_are_separate_traces() -> None:
-    spans = Spans()
+async def test_concurrent_calls_are_separate_traces(spans: Spans) -> None:
 
     async def work(arguments: dict[str, Any]) -> str:
         await asyncio.sleep(arguments["n"] % 3)
@@ -268,8 +264,7 @@ async def test_concurrent_calls_are_separate_traces() -> None:
 
 
 # -- calls that fail --------------------------------------------------------------------------------------------------
-async def test_a_tools_own_error() -> None:
-    spans = Spans()
+async def test_a_tools_own_error(spans: Spans) -> None:
 
     def work(_: dict[str, Any]) -> str:
         raise ToolError("busy", "come back")
@@ -290,8 +285,7 @@ async def test_a_tools_own_error() -> None:
     )
 
 
-async def test_a_call_that_times_out() -> None:
-    spans = Spans()
+async def test_a_call_that_times_out(spans: Spans) -> None:
 
     async def work(_: dict[str, Any]) -> str:
         await asyncio.sleep(60)
@@ -309,8 +303,7 @@ async def test_a_call_that_times_out() -> None:
         ]
 
 
-async def test_a_reply_above_its_callers_limit() -> None:
-    spans = Spans()
+async def test_a_reply_above_its_callers_limit(spans: Spans) -> None:
     limited = catalog(service={"policy": {"max-response-bytes": 1_000_000}}, work=ONCE)
     async with traced(spans, lambda _: "x" * 6_000_000, limited) as dispatcher:
         result = await dispatcher.execute("work")
@@ -324,8 +317,7 @@ async def test_a_reply_above_its_callers_limit() -> None:
     ]
 
 
-async def test_a_rejected_call_has_no_send_span() -> None:
-    spans = Spans()
+async def test_a_rejected_call_has_no_send_span(spans: Spans) -> None:
     async with traced(spans, lambda _: "done", catalog(work={})) as dispatcher:
         dispatcher.breaker("work").force_open()
         assert (await dispatcher.execute("work")).error is not None
@@ -350,8 +342,7 @@ async def test_a_rejected_call_has_no_send_span() -> None:
     assert spans.open == []
 
 
-async def test_a_name_may_be_any_text() -> None:
-    spans = Spans()
+async def test_a_name_may_be_any_text(spans: Spans) -> None:
     async with telling(spans.telemetry()) as dispatcher:
         for name in ("", "x" * 10_000, "\ud800 half a character"):
             assert (await dispatcher.execute(name)).error is not None
@@ -359,9 +350,8 @@ async def test_a_name_may_be_any_text() -> None:
     assert found == ["", "x" * 256, "? half a character"]
 
 
-async def test_a_request_that_its_service_rejects_has_no_process_span() -> None:
+async def test_a_request_that_its_service_rejects_has_no_process_span(spans: Spans) -> None:
     """It was never processed."""
-    spans = Spans()
 
     async def slow(_: dict[str, Any]) -> str:
         await asyncio.sleep(5)
@@ -434,8 +424,7 @@ async def test_a_processor_that_raises_affects_no_call(
 
 
 # -- more than one attempt --------------------------------------------------------------------------------------------
-async def test_retries_are_children_and_no_new_traces() -> None:
-    spans = Spans()
+async def test_retries_are_children_and_no_new_traces(spans: Spans) -> None:
     async with deaf(spans, policy={"retry": {"initial-backoff": 0.01, "max-backoff": 0.01}}) as (dispatcher, peer):
         call = asyncio.create_task(dispatcher.execute("work"))
         carried = []
@@ -465,8 +454,7 @@ async def test_retries_are_children_and_no_new_traces() -> None:
     assert spans.open == []
 
 
-async def test_the_span_of_a_hedge_that_loses_is_cancelled() -> None:
-    spans = Spans()
+async def test_the_span_of_a_hedge_that_loses_is_cancelled(spans: Spans) -> None:
 
     async def slow(_: dict[str, Any]) -> str:
         await asyncio.sleep(60)
@@ -528,8 +516,7 @@ async def test_calls_that_share_an_exchange_have_a_span_each() -> None:
 
 
 # -- a stream ---------------------------------------------------------------------------------------------------------
-async def test_a_stream_has_no_span_a_chunk() -> None:
-    spans = Spans()
+async def test_a_stream_has_no_span_a_chunk(spans: Spans) -> None:
 
     async def work(_: dict[str, Any]) -> Any:
         async def chunks() -> AsyncIterator[str]:
@@ -544,12 +531,7 @@ async def test_a_stream_has_no_span_a_chunk() -> None:
         await read(dispatcher.stream("work"), got)
         await idle()
         assert len(got) == 50
-    assert short(spans.tree()) == [
-        "execute_tool work",
-        "  send REQUESTS",
-        "    process REQUESTS",
-        "      send REPLIES",
-    ]
+    assert short(spans.tree()) == ["execute_tool work", "  send REQUESTS", "    process REQUESTS", "      send REPLIES"]
     call, reply = spans.one("execute_tool"), spans.named("send")[1]
     assert attributes(call)["dispatch.first_chunk.seconds"] == pytest.approx(0.5, abs=0.01)
     assert attributes(call)["dispatch.chunks"] == 50
@@ -557,8 +539,7 @@ async def test_a_stream_has_no_span_a_chunk() -> None:
     assert spans.open == []
 
 
-async def test_a_stream_that_is_closed_early() -> None:
-    spans = Spans()
+async def test_a_stream_that_is_closed_early(spans: Spans) -> None:
 
     async def work(_: dict[str, Any]) -> Any:
         async def chunks() -> AsyncIterator[str]:
@@ -639,8 +620,7 @@ async def test_content_is_not_recorded_by_default(caplog: pytest.LogCaptureFixtu
     assert not [record for record in caplog.records if MARK in repr(vars(record))]
 
 
-async def test_content_is_recorded_when_it_is_on() -> None:
-    spans = Spans()
+async def test_content_is_recorded_when_it_is_on(spans: Spans) -> None:
     async with telling(spans.telemetry(content=True), ONCE_CONTENT) as dispatcher, serving(work):
         await dispatcher.execute("work", {"topic": "cats"})
         await read(dispatcher.stream("work", {"do": "stream"}), [])
@@ -652,11 +632,7 @@ async def test_content_is_recorded_when_it_is_on() -> None:
         )
         for each in spans.named("execute_tool")
     ]
-    assert found == [
-        ('{"topic":"cats"}', f"{MARK} was here"),
-        ('{"do":"stream"}', MARK * 2),
-        ('{"do":"fail"}', None),
-    ]
+    assert found == [('{"topic":"cats"}', f"{MARK} was here"), ('{"do":"stream"}', MARK * 2), ('{"do":"fail"}', None)]
     assert "gen_ai.tool.call" not in "".join(
         key for each in spans.named("send") for key in (each.attributes or {}) if "call.id" not in key
     )
@@ -700,8 +676,7 @@ async def test_a_failing_redaction_hook_records_nothing_and_fails_no_call(caplog
     assert MARK not in caplog.text
 
 
-async def test_recorded_content_is_bounded() -> None:
-    spans = Spans()
+async def test_recorded_content_is_bounded(spans: Spans) -> None:
     async with serving(lambda _: "x" * 200_000), telling(spans.telemetry(content=True), ONCE_CONTENT) as dispatcher:
         await dispatcher.execute("work", {"topic": "y" * 200_000})
     recorded = dict(spans.one("execute_tool").attributes or {})
@@ -868,8 +843,7 @@ async def carried(telemetry: Telemetry, context: Context | None = None, *, calls
 
 
 # -- what travels -----------------------------------------------------------------------------------------------------
-async def test_native_carries_the_spans_own_context_and_no_baggage() -> None:
-    spans = Spans()
+async def test_native_carries_the_spans_own_context_and_no_baggage(spans: Spans) -> None:
     (properties,) = await carried(spans.telemetry(), foreign(sampled=True, state="vendor=1"))
     own = spans.one("send").context
     assert own.trace_id == TRACE
@@ -880,29 +854,25 @@ async def test_native_carries_the_spans_own_context_and_no_baggage() -> None:
     }
 
 
-async def test_a_parent_that_is_not_sampled_is_passed_on_unchanged() -> None:
-    spans = Spans()
+async def test_a_parent_that_is_not_sampled_is_passed_on_unchanged(spans: Spans) -> None:
     (properties,) = await carried(spans.telemetry(), foreign(sampled=False, state="vendor=1"))
     assert properties == {"traceparent": f"00-{TRACE:032x}-{SPAN:016x}-00", "tracestate": "vendor=1"}
     assert spans.begun == []
 
 
 @pytest.mark.parametrize("sampled", [True, False])
-async def test_propagation_only_passes_the_callers_context_on(sampled: bool) -> None:
-    spans = Spans()
+async def test_propagation_only_passes_the_callers_context_on(sampled: bool, spans: Spans) -> None:
     (properties,) = await carried(spans.telemetry(traces="propagation-only"), foreign(sampled=sampled))
     assert properties == {"traceparent": f"00-{TRACE:032x}-{SPAN:016x}-{sampled:02x}"}
     assert spans.begun == []
 
 
-async def test_propagation_only_without_a_caller_that_has_one() -> None:
-    spans = Spans()
+async def test_propagation_only_without_a_caller_that_has_one(spans: Spans) -> None:
     assert await carried(spans.telemetry(traces="propagation-only")) == [{}]
     assert spans.begun == []
 
 
-async def test_off_sends_no_trace_context() -> None:
-    spans = Spans()
+async def test_off_sends_no_trace_context(spans: Spans) -> None:
     assert await carried(spans.telemetry(traces="off"), foreign(sampled=True)) == [{}]
     assert spans.begun == []
 
@@ -914,8 +884,7 @@ async def test_without_an_sdk_the_callers_context_is_passed_on_all_the_same() ->
     assert properties == {"traceparent": f"00-{TRACE:032x}-{SPAN:016x}-01"}
 
 
-async def test_a_stream_carries_the_trace_context() -> None:
-    spans = Spans()
+async def test_a_stream_carries_the_trace_context(spans: Spans) -> None:
     async with Peer.as_service() as peer, telling(spans.telemetry(), ONE_ATTEMPT) as dispatcher:
         reading = asyncio.create_task(read(dispatcher.stream("work"), []))
         _, properties = await peer.request()
@@ -926,8 +895,7 @@ async def test_a_stream_carries_the_trace_context() -> None:
 
 
 # -- sampling ---------------------------------------------------------------------------------------------------------
-async def test_an_unsampled_call_sends_an_unsampled_context() -> None:
-    spans = Spans()
+async def test_an_unsampled_call_sends_an_unsampled_context(spans: Spans) -> None:
     found = [each["traceparent"] for each in await carried(spans.telemetry(sample=0.0), calls=50)]
     assert spans.begun == []
     assert {each.split("-")[0] for each in found} == {"00"}
@@ -937,9 +905,8 @@ async def test_an_unsampled_call_sends_an_unsampled_context() -> None:
     assert all(each.is_valid and not each.trace_flags.sampled for each in contexts)
 
 
-async def test_a_service_records_no_span_of_an_unsampled_call() -> None:
+async def test_a_service_records_no_span_of_an_unsampled_call(spans: Spans) -> None:
     """What was not to be traced is not begun half-way: an SDK's usual sampler keeps to its caller's word."""
-    spans = Spans()
     async with (
         serving(lambda _: "done", telemetry=spans.telemetry()),
         telling(spans.telemetry(sample=0.0), ONE_ATTEMPT) as dispatcher,
@@ -949,22 +916,19 @@ async def test_a_service_records_no_span_of_an_unsampled_call() -> None:
     assert spans.begun == []
 
 
-async def test_a_call_within_a_trace_stays_in_it_whatever_the_sample() -> None:
-    spans = Spans()
+async def test_a_call_within_a_trace_stays_in_it_whatever_the_sample(spans: Spans) -> None:
     await carried(spans.telemetry(sample=0.0), foreign(sampled=True), calls=3)
     assert [each.name.partition(" ")[0] for each in spans.begun] == ["execute_tool", "send"] * 3
 
 
-async def test_the_sampled_share_of_calls() -> None:
-    spans = Spans()
+async def test_the_sampled_share_of_calls(spans: Spans) -> None:
     found = await carried(spans.telemetry(sample=0.5), calls=200)
     traced = len(spans.named("execute_tool"))
     assert 50 < traced < 150  # 10⁻¹³ that it is not
     assert sum(not each["traceparent"].endswith("-00") for each in found) == traced
 
 
-async def test_an_unknown_tool_is_sampled_like_any_other() -> None:
-    spans = Spans()
+async def test_an_unknown_tool_is_sampled_like_any_other(spans: Spans) -> None:
     async with telling(spans.telemetry(sample=0.0)) as dispatcher:
         await dispatcher.execute("unheard-of")
         assert spans.begun == []
@@ -1046,8 +1010,7 @@ def no_global_provider(monkeypatch: pytest.MonkeyPatch) -> Any:
     return trace.set_tracer_provider
 
 
-async def test_an_sdk_that_is_set_up_after_the_dispatcher_is_noticed(no_global_provider: Any) -> None:
-    spans = Spans()
+async def test_an_sdk_that_is_set_up_after_the_dispatcher_is_noticed(no_global_provider: Any, spans: Spans) -> None:
     quiet = Telemetry(metrics=False)
     async with serving(lambda _: "done", telemetry=quiet), telling(quiet, ONE_ATTEMPT) as dispatcher:
         await dispatcher.call("work")
@@ -1094,9 +1057,8 @@ async def test_a_tools_own_spans_are_part_of_the_callers_trace(mode: str) -> Non
     assert get_current_span().get_span_context().is_valid is False, "nothing is left in this task"
 
 
-async def test_an_agent_that_is_a_tool_continues_the_trace() -> None:
+async def test_an_agent_that_is_a_tool_continues_the_trace(spans: Spans) -> None:
     """A tool that calls another tool: still one trace."""
-    spans = Spans()
     outer: list[Dispatcher] = []
 
     async def work(arguments: dict[str, Any]) -> str:
@@ -1117,8 +1079,7 @@ async def test_an_agent_that_is_a_tool_continues_the_trace() -> None:
 @pytest.mark.parametrize(
     "traceparent", ["", "rubbish", f"00-{'0' * 32}-{SPAN:016x}-01", f"00-{TRACE:032x}-{SPAN:016x}-zz", "x" * 5_000]
 )
-async def test_a_malformed_context_is_ignored(traceparent: str) -> None:
-    spans = Spans()
+async def test_a_malformed_context_is_ignored(traceparent: str, spans: Spans) -> None:
     async with serving(lambda _: "done", telemetry=spans.telemetry()), Peer.as_caller() as caller:
         await caller.ask(b'{"config": "{}", "arguments": "{}"}', id="theirs", traceparent=traceparent)
         message = await caller.arrived.get()
@@ -1128,8 +1089,7 @@ async def test_a_malformed_context_is_ignored(traceparent: str) -> None:
     assert message.properties()["traceparent"].split("-")[1:3] == [f"{sent.trace_id:032x}", f"{sent.span_id:016x}"]
 
 
-async def test_a_reply_with_a_malformed_context_is_accepted() -> None:
-    spans = Spans()
+async def test_a_reply_with_a_malformed_context_is_accepted(spans: Spans) -> None:
     async with Peer.as_service() as peer, telling(spans.telemetry(), ONE_ATTEMPT) as dispatcher:
         call = asyncio.create_task(dispatcher.call("work"))
         _, properties = await peer.request()
@@ -1139,8 +1099,7 @@ async def test_a_reply_with_a_malformed_context_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "problem"),
-    [({"traces": "loud"}, "traces"), ({"sample": 1.5}, "sample"), ({"sample": -0.1}, "sample")],
+    ("settings", "problem"), [({"traces": "loud"}, "traces"), ({"sample": 1.5}, "sample"), ({"sample": -0.1}, "sample")]
 )
 def test_invalid_settings_are_errors(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):

@@ -384,8 +384,12 @@ def in_new_context(function: Callable[[], Any]) -> Any:
     return contextvars.Context().run(function)
 
 
-def test_another_action_than_the_recommended_one() -> None:
-    interactions = Interactions()
+@pytest.fixture
+def interactions() -> Interactions:
+    return Interactions()
+
+
+def test_another_action_than_the_recommended_one(interactions: Interactions) -> None:
     interactions.begin(recommend("read"))
     assert names_of(interactions.begin(recommend("other", found=["other"]))) == [
         ("read", "open", Observation.UNUSED),
@@ -395,8 +399,7 @@ def test_another_action_than_the_recommended_one() -> None:
     ]
 
 
-def test_the_same_recommendation_twice_is_no_evidence_and_a_repeated_step_is() -> None:
-    interactions = Interactions()
+def test_the_same_recommendation_twice_is_no_evidence_and_a_repeated_step_is(interactions: Interactions) -> None:
     first, second = recommend("read"), recommend("read")
     interactions.begin(first)
     assert interactions.begin(second) == []
@@ -404,8 +407,7 @@ def test_the_same_recommendation_twice_is_no_evidence_and_a_repeated_step_is() -
     assert names_of(interactions.begin(recommend("read"))) == [("read", "search", Observation.UNUSED)]
 
 
-def test_an_action_that_the_agent_has_not_left_has_no_unused_next_action() -> None:
-    interactions = Interactions()
+def test_an_action_that_the_agent_has_not_left_has_no_unused_next_action(interactions: Interactions) -> None:
     first = recommend("read", "write")
     interactions.begin(first)
     observe_call(first, "save", {"write"}, None)
@@ -416,8 +418,7 @@ def test_an_action_that_the_agent_has_not_left_has_no_unused_next_action() -> No
     ]
 
 
-def test_a_forgotten_recommendation_has_no_next_action() -> None:
-    interactions = Interactions()
+def test_a_forgotten_recommendation_has_no_next_action(interactions: Interactions) -> None:
     first = recommend("read", user="alice")
     interactions.begin(first)
     interactions.forget(first)
@@ -440,8 +441,7 @@ def test_a_call_belongs_to_the_given_actions_then_to_reached_ones_then_to_a_new_
     ]
 
 
-def test_a_recommendation_is_closed_once() -> None:
-    interactions = Interactions()
+def test_a_recommendation_is_closed_once(interactions: Interactions) -> None:
     first = recommend("read")
     interactions.begin(first)
     assert len(interactions.close(first)) == 2
@@ -449,8 +449,7 @@ def test_a_recommendation_is_closed_once() -> None:
     assert names_of(interactions.begin(recommend("write"))) == [("read", "write", Observation.SUCCESS)]
 
 
-def test_after_a_long_pause_another_interaction_begins() -> None:
-    interactions = Interactions()
+def test_after_a_long_pause_another_interaction_begins(interactions: Interactions) -> None:
     interactions.begin(recommend("read"))
     assert interactions.find("", MAX_PAUSE) is not None
     assert interactions.find("", MAX_PAUSE + 1) is None
@@ -483,8 +482,7 @@ def test_two_toolkits_in_one_context_do_not_meet() -> None:
     assert two.find("", 0.0) is second
 
 
-def test_users_are_bounded() -> None:
-    interactions = Interactions()
+def test_users_are_bounded(interactions: Interactions) -> None:
     for number in range(MAX_USERS + 10):
         interactions.begin(recommend("read", user=f"user {number}"))
     assert len(interactions._users) == MAX_USERS
