@@ -344,7 +344,11 @@ class _Header(msgspec.Struct, array_like=True, gc=False):
 
 
 class Packet(_Header, array_like=True, gc=False):
-    """One packet."""
+    """One packet.
+
+    Attributes:
+        frames: what it carries.
+    """
 
     frames: list[Frame]
 

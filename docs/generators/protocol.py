@@ -18,7 +18,7 @@ from docs.generators.docstrings import attributes, constants, descriptions_below
 
 def packet() -> str:
     """Return a table of the elements of a packet."""
-    described = attributes(Packet)
+    described = {**attributes(Packet.__mro__[1]), **attributes(Packet)}  # the header's, and its own
     rows = [(str(at), f"`{name}`", described[name]) for at, name in enumerate(Packet.__struct_fields__)]
     return table(("Element", "Name", "Meaning"), rows)
 
