@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-# The fixtures of tests/unit/cli/conftest.py are used by both modules below it.
-INTERLEAVED = ("tests/unit/cli/test_init.py", "tests/unit/test_errors.py", "tests/unit/cli/commands/test_size.py")
+# The first and the last use fixtures of tests/unit/cli/conftest.py.
+INTERLEAVED = ("tests/unit/cli/test_init.py", "tests/unit/test_errors.py", "tests/unit/cli/test_size.py")
 
 
 def test_fixtures_of_a_folder_are_found_whatever_stands_between_its_modules() -> None:

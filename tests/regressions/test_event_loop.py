@@ -47,10 +47,10 @@ from tests.helpers.dispatcher_and_service import BROKER, UNGUARDED, catalog, dis
 from tests.helpers.echo_service import Echo
 from tests.helpers.telemetry_capture import Board, telling
 from tests.regressions.test_file_descriptors_leak import open_files_and_threads, settled, without_garbage_collection
-from tests.unit.calling.test_execution import LocalTool
-from tests.unit.calling.test_execution import call as tool_call
+from tests.unit.calling.test_calls import LocalTool
+from tests.unit.calling.test_calls import call as tool_call
 from tests.unit.search.embedders import WordEmbedder
-from tests.unit.telemetry.metrics.test_exposition import OPEN_METRICS, asked
+from tests.unit.telemetry.test_exposition import OPEN_METRICS, asked
 
 PERSISTENT = "persistent://tg/request/lab"
 """The plain exchange: a session queues what cannot be sent."""

@@ -37,10 +37,10 @@ from dispatch.serving.replies import InboundRequest
 from tests.helpers.clock import idle
 from tests.helpers.dispatcher_and_service import Peer, Service, catalog, dispatching, read, serving, stand
 from tests.helpers.telemetry_capture import Board, telling
-from tests.unit.calling.test_execution import LocalTool, call
-from tests.unit.catalog.live.test_registry import Followed
+from tests.unit.calling.test_calls import LocalTool, call
+from tests.unit.catalog.test_registry import Followed
 from tests.unit.search.embedders import WordEmbedder
-from tests.unit.search.test_tool_search import make_catalog
+from tests.unit.search.test_search import make_catalog
 from tests.unit.trustgraph.test_client import ARGUMENTS, CONFIG, Published, ha
 
 

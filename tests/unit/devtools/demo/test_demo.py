@@ -23,7 +23,7 @@ from dispatch.devtools.demo.world import DEFAULT_SECONDS, MIN_SECONDS, CustomRag
 from dispatch.errors import Outcome
 from dispatch.policy import DEFAULT_POLICY
 from tests.helpers.clock import advance, run
-from tests.unit.devtools.demo.scenarios.demo_run import run_demo
+from tests.unit.devtools.demo.demo_run import run_demo
 
 
 def test_everything_occurs_as_planned() -> None:
