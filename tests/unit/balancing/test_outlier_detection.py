@@ -1,4 +1,4 @@
-"""Which instances are well, as outcomes tell: runs of failures, pauses, slow start. (Success rates: the file beside this.)
+"""Which instances are well, as outcomes tell: runs of failures, pauses, slow start.
 
 Guards against rules that eject nobody in a small cluster, against results from before an ejection that change what is after
 it, and against cancelled calls that count as failures.

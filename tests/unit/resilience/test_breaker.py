@@ -1,5 +1,4 @@
-"""The circuit breaker's own ways: it opens, probes and closes, by behaviour. Its rules, rounds and times are in test_tally,
-test_probing and test_opening; what a service asks for in test_breaker_pauses, what an operator does in test_breaker_control.
+"""The circuit breaker's own ways: it opens, probes and closes, by behaviour.
 
 Guards against results that move a state they do not belong to (all but one breaker in any language), cancelled calls
 counted as failures or successes, and a state that is told wrongly.

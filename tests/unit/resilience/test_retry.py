@@ -1,7 +1,6 @@
 """Retries carried out, on virtual time, by the rules of tenacity's objects. Guards against known troubles of tenacity's loop
 (a cancellation taken for a failure and retried, statistics and state shared between calls, exceptions and results kept in
-cycles), against retries of what ran in an attempt before the last, and against a storm: see test_decision.py, here once more
-the whole way.
+cycles), against retries of what ran in an attempt before the last, and against a storm, the whole way.
 Decisions about retries. Guards against a retry of what may have run, retry storms (goal: what is sent is at most 1.2
 times what is offered, and the floor, while everything fails; without a budget it is thrice), retries in step with each
 other, a service's own retry-after passed over, and retries that cannot end in time.

@@ -1,4 +1,4 @@
-"""Channels: opened once, closed whole. What callers see of them is in test_dispatcher_lifecycle.py.
+"""Channels: opened once, closed whole. What callers see of them is in test_dispatcher.py.
 Requests to others' services leave no faster than their answers can be taken.
 """
 
