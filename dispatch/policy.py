@@ -274,11 +274,11 @@ class Balancing(Settings, frozen=True):
     """How the instance for a request is chosen. In a descriptor a text alone is the strategy.
 
     Attributes:
-        strategy: ``round-robin``: each instance in turn, whatever its weight. ``weighted``: in turn, as often as its weight
-            says, evenly mixed. ``least-request``: of ``choice_count`` instances drawn at random, the one with the fewest
-            calls of this dispatcher for its weight. ``peak-ewma``: of two drawn at random, the one that will probably answer
-            sooner; the best where instances differ in speed. Default round-robin: it needs no knowledge of the instances,
-            and is what people expect.
+        strategy: ``round-robin``: each instance in turn, whatever its weight, except one that has far more calls in flight
+            than the next one. ``weighted``: in turn, as often as its weight says, evenly mixed. ``least-request``: of
+            ``choice_count`` instances drawn at random, the one with the fewest calls of this dispatcher for its weight.
+            ``peak-ewma``: of two drawn at random, the one that will probably answer sooner; the best where instances differ
+            in speed. Default round-robin: it needs no knowledge of the instances, and is what people expect.
         choice_count: With ``least-request``, the number of instances that are compared, from 2 to 256; as many as there are
             instances compares all. Default 2 (Envoy): the cost does not grow with the instances, and the 99th percentile is
             within a few per cent of comparing all.

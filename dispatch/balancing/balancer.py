@@ -34,10 +34,17 @@ from dispatch.policy import Balancing, OutlierDetection
 _PLACE = attrgetter("place")
 
 
+CROWDED, SLACK = 2, 4
+"""An instance is passed over while it has more than this many times the calls of the next one, and so many more. Calls that
+end at random differ by less; calls of an instance that hangs, or that always gets the slow half of a load, accumulate."""
+
+
 class RoundRobin(Strategy):
     """Each instance in turn, whatever its weight: the one after the last picked, in the order of places.
 
-    A counter modulo the number of candidates would give all turns of an excluded instance to the same other instance.
+    A counter modulo the number of candidates would give all turns of an excluded instance to the same other instance. An
+    instance with far more calls of this dispatcher in flight than the next one gives its turn to that one. Where two kinds
+    of calls alternate, one instance of two has all calls of one kind: if it hangs, these would fail until it is ejected.
     """
 
     def __init__(self) -> None:
@@ -54,8 +61,12 @@ class RoundRobin(Strategy):
             index = bisect_right(candidates, self._place, key=_PLACE)
         if index >= len(candidates):
             index = 0
-        self._index = index
         picked = candidates[index]
+        if picked.in_flight > SLACK:
+            following = (index + 1) % len(candidates)
+            if picked.in_flight > CROWDED * candidates[following].in_flight + SLACK:
+                index, picked = following, candidates[following]
+        self._index = index
         self._before = self._place
         self._place = picked.place
         return picked

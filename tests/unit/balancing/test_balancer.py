@@ -36,6 +36,7 @@ from hypothesis import strategies as st
 
 from dispatch._internal import Rejection
 from dispatch.balancing.balancer import (
+    CROWDED,
     FALL,
     MAX_FORMER,
     MAX_INSTANCES,
@@ -43,6 +44,7 @@ from dispatch.balancing.balancer import (
     MUCH_SLOWER,
     NO_INSTANCE,
     RISE,
+    SLACK,
     UNKNOWN,
     Balancer,
     LeastRequest,
@@ -828,7 +830,9 @@ def test_a_retry_that_must_take_a_newcomer_is_booked_and_not_without_end() -> No
     stand.wait(100)
     stand.balancer.add("b")
     for _ in range(50):
-        assert stand.pick("a").instance == "b"
+        retry = stand.pick("a")
+        assert retry.instance == "b"
+        retry.finish(Outcome.SUCCESS)
     assert stand.state("b").credit == pytest.approx(-MOST_CREDIT, abs=0.06)
     assert stand.picks(59).count("b") == 0
     assert stand.picks(10).count("b") == 1
@@ -1072,6 +1076,34 @@ def test_a_refused_turn_is_had_by_whoever_comes_after_the_last_that_took_one() -
     strategy.undo_pick()
     assert strategy.pick(candidates, START).id == "c"
     assert strategy.pick(candidates, START).id == "a"
+
+
+def test_one_whose_calls_do_not_end_gives_its_turns_to_the_others_alike() -> None:
+    strategy, candidates = RoundRobin(), states("abcd")
+    names = ""
+    for _ in range(400):
+        picked = strategy.pick(candidates, START)
+        names += picked.id
+        picked.in_flight += picked.id == "b"
+    assert names.count("b") == SLACK + 1
+    assert max(names.count(name) for name in "acd") - min(names.count(name) for name in "acd") <= 2
+
+
+def test_two_kinds_of_calls_that_alternate_do_not_hang_one_by_one_at_one_instance() -> None:
+    """Each second call is a write: with strict turns, all writes went to one of two instances, and waited there."""
+    strategy, candidates = RoundRobin(), states("ab")
+    for number in range(400):
+        picked = strategy.pick(candidates, START)
+        if number % 2 == 0 and picked.id == "a":
+            picked.in_flight += 1
+    assert candidates[0].in_flight == SLACK + 1
+
+
+@pytest.mark.parametrize("others", [0, 3, 50])
+def test_turns_are_strict_where_all_instances_have_about_as_many_calls(others: int) -> None:
+    strategy, candidates = RoundRobin(), states("ab")
+    candidates[0].in_flight, candidates[1].in_flight = CROWDED * others + SLACK, others
+    assert "".join(strategy.pick(candidates, START).id for _ in range(6)) == "ababab"
 
 
 def picked_weighted_round_robin(count: int, *weights: float) -> str:
