@@ -70,7 +70,6 @@ _BULKHEAD = {
     "occupied": "all these calls have ended for their callers but still run, because a thread cannot be stopped",
 }
 _RATE = {
-    "too-large": "one call costs more than the burst of {limit}",
     "too-late": "{limit} is reached",
     "queue-full": "{limit} is reached and the queue for it is full",
     "quota": "its quota of calls in this day or month is used up",
@@ -94,7 +93,7 @@ def error_from_rejection(rejection: Rejection, tool: str) -> DispatchError:
         return _refuse(ThrottledError, ErrorType.BULKHEAD_FULL, tool, why, after, by)
     if by in _RATE_LIMITS:
         why = _RATE.get(reason, reason).format(limit=_RATE_LIMITS[by])
-        return _refuse(ThrottledError, ErrorType.RATE_LIMITED, tool, why, after, by, can_recover=reason != "too-large")
+        return _refuse(ThrottledError, ErrorType.RATE_LIMITED, tool, why, after, by)
     if reason == ErrorType.PENDING_LIMIT:
         why = "the dispatcher's table of pending requests is full"
         return _refuse(ThrottledError, ErrorType.PENDING_LIMIT, tool, why, after, by)

@@ -195,9 +195,9 @@ class AsyncRateLimiter:
         self.leases: Sequence[Any] = ()
         """Of the limits that a fleet shares (:class:`dispatch.resilience.fleet.Leases`)."""
 
-    def admit(self, user: str, deadline: float, cost: float = 1.0) -> RatePermit | Waiter | Rejection:
+    def admit(self, user: str, deadline: float) -> RatePermit | Waiter | Rejection:
         """:meth:`RateLimiter.admit` on the loop's clock. A returned :class:`Waiter` is passed to :meth:`wait`."""
-        answer = self.limiter.admit(user, deadline, cost)
+        answer = self.limiter.admit(user, deadline)
         if type(answer) is Waiter:
             answer.tag = self._loop.create_future()
             self._set_timer()
@@ -221,9 +221,9 @@ class AsyncRateLimiter:
         if not self.limiter.waiting:
             self._cancel_timer()
 
-    async def acquire(self, user: str, deadline: float, cost: float = 1.0) -> RatePermit | Rejection:
+    async def acquire(self, user: str, deadline: float) -> RatePermit | Rejection:
         """:meth:`admit`, and :meth:`wait` for a waiter."""
-        answer = self.admit(user, deadline, cost)
+        answer = self.admit(user, deadline)
         return await self.wait(answer) if type(answer) is Waiter else answer  # type: ignore[return-value]
 
     def close(self, reason: str = "closing") -> None:

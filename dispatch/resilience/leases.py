@@ -145,10 +145,9 @@ class QuotaBucket:
         renew: called after that end, in a process without a fleet.
     """
 
-    __slots__ = ("burst", "empty_at", "ends_at", "exhausted", "granted", "period", "released", "renew", "used")
+    __slots__ = ("empty_at", "ends_at", "exhausted", "granted", "period", "released", "renew", "used")
 
-    def __init__(self, limit: float) -> None:
-        self.burst = limit
+    def __init__(self) -> None:
         self.empty_at = 0.0
         self.ends_at = 0.0
         self.renew: Callable[[float], object] | None = None
@@ -195,10 +194,10 @@ class FleetRateLimiter(RateLimiter):
         super().__init__(*arguments, **options)
         self.leased: FleetBucket | None = None
 
-    def admit(self, user: str, deadline: float, cost: float = 1.0) -> Any:
+    def admit(self, user: str, deadline: float) -> Any:
         for each in self.counts:
-            each[user] = each.get(user, 0.0) + cost
-        return super().admit(user, deadline, cost)
+            each[user] = each.get(user, 0.0) + 1.0
+        return super().admit(user, deadline)
 
     def _is_too_late(
         self, user: str, own: Bucket | None, estimate: float, by: str, now: float, deadline: float
@@ -444,14 +443,14 @@ class QuotaLease:
         self.limit = limit
         self._per = per
         self._time_of_day = time_of_day
-        self.bucket = QuotaBucket(limit)
+        self.bucket = QuotaBucket()
         self.demand = Demand(now)
         self.limiter: FleetRateLimiter | None = None
         self._called_at = now
 
     def set_limit(self, limit: float) -> None:
         """Apply another number of calls. Those of this period count."""
-        self.limit = self.bucket.burst = limit
+        self.limit = limit
         if self.bucket.renew is not None:
             self.bucket.granted = limit
 

@@ -26,9 +26,6 @@ NEVER = float("-inf")
 class Bucket(Protocol):
     """The interface of a bucket. Times are seconds on one monotonic clock; costs are in calls."""
 
-    burst: float
-    """The capacity, and so the largest cost that can fit."""
-
     @property
     def empty_at(self) -> float:
         """When the bucket is or was empty."""
@@ -40,8 +37,8 @@ class Bucket(Protocol):
         """Remove what remains of ``cost``, which was added at ``added_at``."""
 
     def time_until_fits(self, cost: float, now: float) -> float:
-        """Return the seconds until ``cost`` fits if no other call is added; 0 if it fits now. A cost above ``burst`` stands
-        for several calls, each added as soon as it fits: the result is the wait of the last."""
+        """Return the seconds until ``cost`` fits if no other call is added; 0 if it fits now. A cost above the capacity
+        stands for several calls, each added as soon as it fits: the result is the wait of the last."""
 
 
 class LeakyBucket(AsyncLimiter):
@@ -131,12 +128,11 @@ class LeakyBucket(AsyncLimiter):
 class CombinedBucket:
     """Two buckets as one: a cost fits if it fits into both."""
 
-    __slots__ = ("_one", "_other", "burst", "empty_at")
+    __slots__ = ("_one", "_other", "empty_at")
 
     def __init__(self, one: Bucket, other: Bucket) -> None:
         self._one = one
         self._other = other
-        self.burst = min(one.burst, other.burst)
         self.empty_at = max(one.empty_at, other.empty_at)
 
     def try_add(self, cost: float, now: float) -> bool:
@@ -180,18 +176,17 @@ _REJECTED = Outcome.REJECTED  # access to the member of an enumeration costs as 
 
 
 class RatePermit(msgspec.Struct, gc=False, eq=False):
-    """The permit of one call. Its cost stays in the buckets unless it is returned. Only its caller refers to it, so that it
+    """The permit of one call, which stays in the buckets unless it is returned. Only its caller refers to it, so that it
     needs no garbage collection."""
 
     _limiter: RateLimiter | None
     _user: str
     _own: Bucket | None
-    _cost: float
     _at: float
 
     def finish(self, outcome: Outcome, *, retry_after: float | None = None) -> None:
-        """Record the outcome; see :mod:`dispatch._internal`. REJECTED returns the cost; after any other
-        outcome the call was made.
+        """Record the outcome; see :mod:`dispatch._internal`. REJECTED returns the call; after any other
+        outcome it was made.
 
         THROTTLED returns nothing, and ``retry_after`` is ignored: one instance asked for a pause, which the breakers apply.
         """
@@ -201,44 +196,42 @@ class RatePermit(msgspec.Struct, gc=False, eq=False):
             self._limiter = None
 
     def give_back(self) -> None:
-        """Return the cost of a call that was not made. Only the first call counts, and none after ``finish``."""
+        """Remove a call that was not made from the buckets. Does nothing a second time, or after ``finish``."""
         limiter = self._limiter
         if limiter is not None:
             self._limiter = None
-            limiter._record_return(self._user, self._own, self._cost, self._at)
+            limiter._record_return(self._user, self._own, self._at)
 
 
-class Waiter:
+class Waiter(msgspec.Struct, eq=False):
     """A waiting call.
 
     Attributes:
+        number: in order of arrival.
         answer: the permit or the rejection; None until the limiter has decided.
         tag: any object of the caller (a future).
     """
 
-    __slots__ = ("_number", "answer", "cost", "deadline", "give_up_at", "tag", "user")
-
-    def __init__(self, user: str, cost: float, deadline: float, give_up_at: float, number: int) -> None:
-        self.user = user
-        self.cost = cost
-        self.deadline = deadline
-        self.give_up_at = give_up_at
-        self._number = number
-        self.answer: RatePermit | Rejection | None = None
-        self.tag: Any = None
+    user: str
+    deadline: float
+    give_up_at: float
+    number: int
+    answer: RatePermit | Rejection | None = None
+    tag: Any = None
 
 
-class _UserQueue:
-    """The waiting calls of one user: for the user's own bucket (``waiters``), or in the fair queue (``placed``)."""
+class _UserQueue(msgspec.Struct, eq=False):
+    """The waiting calls of one user.
 
-    __slots__ = ("cost", "due", "placed", "placed_cost", "waiters")
+    Attributes:
+        waiters: for the user's own bucket.
+        placed: number of those in the fair queue.
+        due: when the first of ``waiters`` can move there.
+    """
 
-    def __init__(self) -> None:
-        self.waiters: OrderedDict[Waiter, None] = OrderedDict()
-        self.cost = 0.0  # of all
-        self.placed = 0
-        self.placed_cost = 0.0
-        self.due: tuple[float, int, str] | None = None  # when the first of ``waiters`` can move there
+    waiters: OrderedDict[Waiter, None]
+    placed: int = 0
+    due: tuple[float, int, str] | None = None
 
 
 class RateLimiter:
@@ -304,35 +297,29 @@ class RateLimiter:
         """Waiting calls."""
         return len(self._expiries)
 
-    def admit(self, user: str, deadline: float, cost: float = 1.0) -> RatePermit | Waiter | Rejection:
+    def admit(self, user: str, deadline: float) -> RatePermit | Waiter | Rejection:
         """Admit, queue or reject a call of ``user``.
 
         Args:
             user: on whose behalf the call is made.
             deadline: of the call, on the clock.
-            cost: number of calls that it counts as; above 0.
 
         Returns:
             A permit; or a waiter, which a later ``admit_waiters`` decides; or a rejection, whose ``retry_after`` is the wait
             that the call would have had without later calls, given the fair order. It is exact, except that it can be less
             when calls ahead also wait for their users' own buckets.
-
-        Raises:
-            ValueError: the cost is not above 0.
         """
-        if not cost > 0.0:
-            raise ValueError(f"the cost of a call must be above 0, not {cost!r}")
         now = self.clock()
         bucket, own = self._bucket, None
         if self._users is None and bucket is not None:  # what most tools with a limit have
-            room = not self._turns and bucket.try_add(cost, now)
+            room = not self._turns and bucket.try_add(1.0, now)
         else:
             own = self._users(user, now) if self._users is not None else None
-            room = not self._turns and user not in self._user_queues and self._fill(own, cost, now)
+            room = not self._turns and user not in self._user_queues and self._fill(own, now)
         if room:
             self.granted += 1
-            return RatePermit(self, user, own, cost, now)
-        return self._enqueue(user, own, cost, now, deadline)
+            return RatePermit(self, user, own, now)
+        return self._enqueue(user, own, now, deadline)
 
     def leave(self, waiter: Waiter) -> None:
         """Remove the waiter of a cancelled caller; a permit that it has just received is returned."""
@@ -351,18 +338,18 @@ class RateLimiter:
         answered: list[Waiter] = []
         while self._due and self._due[0][0] <= now:
             self._place(self._due[0][2], now)
-        while (head := self._queue.head()) is not None:
-            waiter, cost = head
+        while (waiter := self._queue.head()) is not None:
             if waiter.deadline <= now:  # the timer is late; after max_wait alone a waiter may still be admitted
                 answered.append(self._give_up(waiter, now))
                 continue
             own = self._users(waiter.user, now) if self._users is not None else None
-            if own is not None and own.time_until_fits(cost, now) > 0.0:
+            if own is not None and own.time_until_fits(1.0, now) > 0.0:
                 self._unplace(waiter.user, now)  # a call of the same user at another tool has filled it meanwhile
-            elif self._fill(own, cost, now):
+            elif self._fill(own, now):
                 self._queue.pop()
                 self._forget(waiter, placed=True)
-                waiter.answer = self._grant(waiter.user, own, cost, now)
+                self.granted += 1
+                waiter.answer = RatePermit(self, waiter.user, own, now)
                 answered.append(waiter)
             else:
                 break
@@ -377,11 +364,10 @@ class RateLimiter:
         at = self._expiries[0][0]
         if self._due:
             at = min(at, self._due[0][0])
-        head = self._queue.head()
-        if head is not None:
+        if self._turns:
             now = self.clock()
             # A head that fits now was held back by rounding: soon, not now, or the timer would run in a busy loop.
-            wait = 0.0 if self._bucket is None else self._bucket.time_until_fits(head[1], now)
+            wait = 0.0 if self._bucket is None else self._bucket.time_until_fits(1.0, now)
             at = min(at, now + max(wait, STEP_S))
         return at
 
@@ -393,63 +379,55 @@ class RateLimiter:
             waiter.answer = self._refuse(reason, None)
         return answered
 
-    def _grant(self, user: str, own: Bucket | None, cost: float, now: float) -> RatePermit:
-        self.granted += 1
-        return RatePermit(self, user, own, cost, now)
-
     def _give_up(self, waiter: Waiter, now: float) -> Waiter:
         self._remove(waiter)
         own = self._users(waiter.user, now) if self._users is not None else None
-        waiter.answer = self._refuse("too-late", *self._estimate(waiter.user, own, waiter.cost, now))
+        waiter.answer = self._refuse("too-late", *self._estimate(waiter.user, own, now))
         return waiter
 
     def _refuse(self, reason: str, retry_after: float | None, by: str = BY_TOOL) -> Rejection:
         self.refused += 1
         return Rejection(by, reason, retry_after)
 
-    def _record_return(self, user: str, own: Bucket | None, cost: float, at: float) -> None:
+    def _record_return(self, user: str, own: Bucket | None, at: float) -> None:
         now = self.clock()
         self.returned += 1
         if self._bucket is not None:
-            self._bucket.give_back(cost, at, now)
+            self._bucket.give_back(1.0, at, now)
         if own is not None:
-            own.give_back(cost, at, now)
+            own.give_back(1.0, at, now)
         if self._expiries:
             if user in self._user_queues:
                 self._place(user, now)
             self._on_earlier()
 
-    def _fill(self, own: Bucket | None, cost: float, now: float) -> bool:
-        """Add the cost to both buckets, or to neither."""
+    def _fill(self, own: Bucket | None, now: float) -> bool:
+        """Add a call to both buckets, or to neither."""
         bucket = self._bucket
         if own is None:
-            return bucket is None or bucket.try_add(cost, now)
-        if not own.try_add(cost, now):
+            return bucket is None or bucket.try_add(1.0, now)
+        if not own.try_add(1.0, now):
             return False
-        if bucket is None or bucket.try_add(cost, now):
+        if bucket is None or bucket.try_add(1.0, now):
             return True
-        own.give_back(cost, now, now)
+        own.give_back(1.0, now, now)
         return False
 
-    def _enqueue(self, user: str, own: Bucket | None, cost: float, now: float, deadline: float) -> Waiter | Rejection:
-        bucket = self._bucket
-        if (bucket is not None and cost > bucket.burst) or (own is not None and cost > own.burst):
-            return self._refuse("too-large", None, BY_USER if own is not None and cost > own.burst else BY_TOOL)
-        estimate, by = self._estimate(user, own, cost, now)
+    def _enqueue(self, user: str, own: Bucket | None, now: float, deadline: float) -> Waiter | Rejection:
+        estimate, by = self._estimate(user, own, now)
         if self._is_too_late(user, own, estimate, by, now, deadline):
             return self._refuse("too-late", estimate, by)
         if not self._queue.reserve(user):
             return self._refuse("queue-full", estimate, by)
         self._number += 1
         give_up_at = min(deadline, now + self._max_wait + 10 * STEP_S)
-        waiter = Waiter(user, cost, deadline, give_up_at, self._number)
-        insort(self._expiries, (waiter.give_up_at, waiter._number, waiter))
+        waiter = Waiter(user, deadline, give_up_at, self._number)
+        insort(self._expiries, (give_up_at, waiter.number, waiter))
         if own is None:
-            self._queue.place(user, waiter, cost)
+            self._queue.place(user, waiter)
         else:
-            line = self._user_queues.setdefault(user, _UserQueue())
+            line = self._user_queues.setdefault(user, _UserQueue(OrderedDict()))
             line.waiters[waiter] = None
-            line.cost += cost
             if line.due is None:
                 self._place(user, now)
         return waiter
@@ -460,14 +438,14 @@ class RateLimiter:
         """Return whether a call of ``user`` cannot be admitted within ``max_wait`` and before its deadline."""
         return estimate > self._max_wait + STEP_S or now + estimate >= deadline
 
-    def _estimate(self, user: str, own: Bucket | None, cost: float, now: float) -> tuple[float, str]:
+    def _estimate(self, user: str, own: Bucket | None, now: float) -> tuple[float, str]:
         """Return the expected wait and the limit that causes it."""
         wait, by = 0.0, BY_TOOL
         if self._bucket is not None:
-            wait = self._bucket.time_until_fits(self._queue.ahead(user, cost) + cost, now)
+            wait = self._bucket.time_until_fits(self._queue.ahead(user) + 1.0, now)
         if own is not None:
             line = self._user_queues.get(user)
-            mine = own.time_until_fits(cost if line is None else line.cost + cost, now)
+            mine = own.time_until_fits(1.0 if line is None else line.placed + len(line.waiters) + 1.0, now)
             if mine > wait:
                 wait, by = mine, BY_USER
         return wait, by
@@ -481,24 +459,22 @@ class RateLimiter:
         moved = False
         while line.waiters:
             waiter = next(iter(line.waiters))
-            wait = own.time_until_fits(line.placed_cost + waiter.cost, now)
+            wait = own.time_until_fits(line.placed + 1.0, now)
             if wait > 0.0:
                 # A user may wait at several tools for one bucket: the tool that was just served comes last.
-                line.due = (now + max(wait, STEP_S) + (2 * STEP_S if moved else 0.0), waiter._number, user)
+                line.due = (now + max(wait, STEP_S) + (2 * STEP_S if moved else 0.0), waiter.number, user)
                 insort(self._due, line.due)
                 return
             moved = True
             del line.waiters[waiter]
             line.placed += 1
-            line.placed_cost += waiter.cost
-            self._queue.place(user, waiter, waiter.cost)
+            self._queue.place(user, waiter)
 
     def _unplace(self, user: str, now: float) -> None:
         """Move waiters from the fair queue back to the front of the user's queue."""
         line = self._user_queues[user]
         line.waiters = OrderedDict.fromkeys([*self._queue.unplace(user), *line.waiters])
         line.placed = 0
-        line.placed_cost = 0.0
         self._place(user, now)
 
     def _clear_due(self, line: _UserQueue) -> None:
@@ -517,14 +493,12 @@ class RateLimiter:
 
     def _forget(self, waiter: Waiter, *, placed: bool) -> None:
         """Remove a waiter from all structures but the fair queue, from which it has been removed already."""
-        del self._expiries[bisect_left(self._expiries, (waiter.give_up_at, waiter._number))]
+        del self._expiries[bisect_left(self._expiries, (waiter.give_up_at, waiter.number))]
         line = self._user_queues.get(waiter.user)
         if line is None:
             return
-        line.cost -= waiter.cost
         if placed:
             line.placed -= 1
-            line.placed_cost = line.placed_cost - waiter.cost if line.placed else 0.0
         else:
             del line.waiters[waiter]
         if not line.placed and not line.waiters:

@@ -65,8 +65,8 @@ ELSEWHERE = {
 def rejected() -> list[DispatchError]:
     reasons = {
         "breaker": ("open", "paused", "probing", "forced-open", "of-a-later-version"),
-        "rate-limit": ("too-late", "queue-full", "too-large"),
-        "user-rate-limit": ("too-late", "queue-full", "too-large"),
+        "rate-limit": ("too-late", "queue-full"),
+        "user-rate-limit": ("too-late", "queue-full"),
         "bulkhead": ("full", "queue-full", "too-late", "too-long", "stalled", "overload", "occupied", "closed"),
         "balancer": ("no-instance",),
         "exchange": ("pending-limit",),
@@ -246,8 +246,8 @@ def test_alternatives_add_no_sentence() -> None:
 
 REASONS_MESSAGES = {
     "breaker": ("open", "paused", "probing", "forced-open"),
-    "rate-limit": ("too-late", "queue-full", "too-large", "left"),
-    "user-rate-limit": ("too-late", "queue-full", "too-large"),
+    "rate-limit": ("too-late", "queue-full", "left"),
+    "user-rate-limit": ("too-late", "queue-full"),
     "bulkhead": ("full", "queue-full", "too-late", "too-long", "stalled", "overload", "occupied"),
     "balancer": ("no-instance",),
 }
@@ -259,7 +259,7 @@ TYPES = {
     "bulkhead": "bulkhead-full",
     "balancer": "no-instance",
 }
-PERMANENT = [("breaker", "forced-open"), ("rate-limit", "too-large"), ("user-rate-limit", "too-large")]
+PERMANENT = [("breaker", "forced-open")]
 LIMIT = 1_000
 
 

@@ -53,22 +53,26 @@ class World:
     def stir(self) -> None:
         self.on_earlier += 1
 
-    def admit(self, user: str = "ann", deadline: float = NEVER, cost: float = 1.0) -> RatePermit | Waiter | Rejection:
-        return self.limiter.admit(user, deadline, cost)
+    def admit(self, user: str = "ann", deadline: float = NEVER) -> RatePermit | Waiter | Rejection:
+        return self.limiter.admit(user, deadline)
 
-    def permit(self, user: str = "ann", cost: float = 1.0) -> RatePermit:
-        answer = self.admit(user, cost=cost)
+    def permit(self, user: str = "ann") -> RatePermit:
+        answer = self.admit(user)
         assert isinstance(answer, RatePermit)
         return answer
 
-    def waiter(self, user: str = "ann", deadline: float = NEVER, cost: float = 1.0) -> Waiter:
-        answer = self.admit(user, deadline, cost)
+    def fill(self, calls: int, user: str = "ann") -> None:
+        for _ in range(calls):
+            self.permit(user)
+
+    def waiter(self, user: str = "ann", deadline: float = NEVER) -> Waiter:
+        answer = self.admit(user, deadline)
         assert isinstance(answer, Waiter)
         assert (answer.answer, answer.tag) == (None, None)
         return answer
 
-    def refused(self, user: str = "ann", deadline: float = NEVER, cost: float = 1.0) -> Rejection:
-        answer = self.admit(user, deadline, cost)
+    def refused(self, user: str = "ann", deadline: float = NEVER) -> Rejection:
+        answer = self.admit(user, deadline)
         assert isinstance(answer, Rejection)
         return answer
 
@@ -120,22 +124,12 @@ def test_without_room_it_waits_exactly_until_there_is(world: World) -> None:
 
 
 def test_a_newcomer_does_not_overtake_who_waits_though_there_is_room(world: World) -> None:
-    world.permit(cost=2.0)
-    first = world.waiter("ann", cost=2.0)
+    world.fill(2)
+    first = world.waiter("ann")
     world.now = 100.15
     assert world.bucket.time_until_fits(1.0, world.now) == 0.0
     second = world.waiter("ann")
     assert [waiter for _, waiter in world.until()] == [first, second]
-
-
-def test_a_large_cost_is_not_starved_by_small_ones_that_fit() -> None:
-    world = World(burst=5.0)
-    world.permit(cost=5.0)
-    world.waiter("large", cost=5.0)
-    small = [world.waiter("small") for _ in range(10)]
-    order = [waiter.user for _, waiter in world.until()]
-    assert order.index("large") == 4
-    assert len(small) == 10
 
 
 def test_a_hog_takes_turns_with_the_others() -> None:
@@ -159,12 +153,11 @@ def test_weights_are_shares_of_the_rate() -> None:
 
 def test_a_wait_longer_than_allowed_is_refused_at_once_with_the_exact_time() -> None:
     world = World(max_wait=0.25)
-    world.permit(cost=2.0)
+    world.fill(2)
     world.waiter()
     world.waiter()
     assert world.refused() == Rejection("rate-limit", "too-late", 0.375)
-    assert world.refused("ben", cost=2.0) == Rejection("rate-limit", "too-late", 0.5)
-    assert world.figures() == (1, 0, 2, 2)
+    assert world.figures() == (2, 0, 1, 2)
 
 
 def test_those_ahead_in_fair_order_count_and_no_others() -> None:
@@ -178,7 +171,7 @@ def test_those_ahead_in_fair_order_count_and_no_others() -> None:
 
 
 def test_a_wait_that_would_outlive_the_deadline_is_refused_at_once(world: World) -> None:
-    world.permit(cost=2.0)
+    world.fill(2)
     assert world.refused(deadline=100.124) == Rejection("rate-limit", "too-late", 0.125)
     assert world.refused(deadline=100.125).reason == "too-late", "an answer at the deadline is no use"
     assert world.refused(deadline=50.0).retry_after == 0.125
@@ -198,7 +191,7 @@ def test_the_longest_wait_itself_is_allowed() -> None:
 
 def test_the_retry_after_of_a_refusal_is_when_it_would_have_gone() -> None:
     world = World(max_wait=0.3)
-    world.permit(cost=2.0)
+    world.fill(2)
     for user in ("ann", "ann", "ben"):
         world.admit(user)
     after = world.refused("col", deadline=100.0).retry_after
@@ -211,7 +204,7 @@ def test_the_retry_after_of_a_refusal_is_when_it_would_have_gone() -> None:
 
 def test_the_queue_is_bounded_and_one_user_has_half_of_it() -> None:
     world = World(queue=4)
-    world.permit(cost=2.0)
+    world.fill(2)
     world.waiter("hog")
     world.waiter("hog")
     assert world.refused("hog") == Rejection("rate-limit", "queue-full", 0.375)
@@ -242,26 +235,10 @@ def test_no_queue_means_that_nobody_waits() -> None:
     assert world.figures() == (2, 0, 1, 0)
 
 
-def test_a_cost_that_never_fits_is_refused_for_good() -> None:
-    world = World(user_rate=1.0, user_burst=1.5)
-    assert world.refused(cost=2.1) == Rejection("user-rate-limit", "too-large", None)
-    assert world.refused(cost=1.6) == Rejection("user-rate-limit", "too-large", None)
-    world.permit(cost=1.5)
-    assert World(burst=2.0).refused(cost=2.1) == Rejection("rate-limit", "too-large", None)
-    world = World(rate=None, user_rate=1.0)
-    assert world.refused(cost=2.1).reason == "too-large"
-    world.permit(cost=2.0)
-
-
-@pytest.mark.parametrize("cost", [0.0, -1.0, math.nan])
-def test_a_call_costs_more_than_nothing(cost: float) -> None:
-    with pytest.raises(ValueError, match="the cost of a call must be above 0, not"):
-        World().admit(cost=cost)
-
-
 @pytest.mark.parametrize("outcome", [each for each in Outcome if each is not Outcome.REJECTED])
-def test_a_call_that_was_made_counts_however_it_ended(outcome: Outcome, world: World) -> None:
-    permit = world.permit(cost=2.0)
+def test_a_call_that_was_made_counts_however_it_ended(outcome: Outcome) -> None:
+    world = World(burst=1.0)
+    permit = world.permit()
     permit.finish(outcome, retry_after=5.0)
     permit.finish(Outcome.REJECTED)
     permit.give_back()
@@ -306,7 +283,7 @@ def test_a_permit_that_comes_back_lets_those_who_wait_go_sooner(world: World) ->
 
 
 def test_who_leaves_leaves_nothing_and_those_behind_move_up(world: World) -> None:
-    world.permit(cost=2.0)
+    world.fill(2)
     first, second, third = world.waiter("ann"), world.waiter("ann"), world.waiter("ben")
     world.limiter.leave(first)
     assert world.on_earlier == 1
@@ -315,20 +292,20 @@ def test_who_leaves_leaves_nothing_and_those_behind_move_up(world: World) -> Non
     assert (world.on_earlier, world.limiter.waiting) == (1, 2)
     assert [waiter for _, waiter in world.until(100.125)] == [second]
     world.limiter.leave(third)
-    assert world.figures() == (2, 0, 0, 0)
+    assert world.figures() == (3, 0, 0, 0)
     assert world.on_earlier == 1, "nobody is left to go sooner"
     assert world.limiter.next_at() is None
     world.now = 200.0
-    world.permit(cost=2.0)
+    world.fill(2)
 
 
 def test_who_leaves_just_as_he_may_go_gives_the_permit_back(world: World) -> None:
-    world.permit(cost=2.0)
+    world.fill(2)
     waiter = world.waiter()
     world.until(100.125)
     assert isinstance(waiter.answer, RatePermit)
     world.limiter.leave(waiter)
-    assert world.figures() == (2, 1, 0, 0)
+    assert world.figures() == (3, 1, 0, 0)
     world.permit()
 
 
@@ -382,23 +359,23 @@ def test_a_deadline_ends_a_wait_sooner_than_the_longest_one() -> None:
 def test_a_turn_that_comes_late_lets_go_who_can_still_use_it() -> None:
     for user_rate in (None, 8.0):
         world = World(max_wait=1.0, user_rate=user_rate)
-        world.permit("hog", cost=2.0)
+        world.fill(2, "hog")
         long = world.waiter("ann")
         gone = world.waiter("ben", deadline=105.0)
         world.now = 105.0
         assert world.limiter.admit_waiters() == [long, gone]
         assert isinstance(long.answer, RatePermit)
         assert gone.answer == Rejection("rate-limit", "too-late", 0.0), "there was room, but no time"
-        assert world.figures() == (2, 0, 1, 0)
+        assert world.figures() == (3, 0, 1, 0)
 
 
 def test_all_who_wait_can_be_refused_and_nothing_stays() -> None:
     world = World(user_rate=1.0)
-    world.permit(cost=2.0)
+    world.fill(2)
     waiters = [world.waiter("ann"), world.waiter("ben"), world.waiter("ben"), world.waiter("ann")]
     assert world.limiter.refuse_all("closing") == waiters
     assert {waiter.answer for waiter in waiters} == {Rejection("rate-limit", "closing")}
-    assert world.figures() == (1, 0, 4, 0)
+    assert world.figures() == (2, 0, 4, 0)
     assert world.limiter.next_at() is None
     assert (world.limiter._user_queues, world.limiter._due, world.limiter._queue.places) == ({}, [], 0)
     assert world.limiter.refuse_all("closing") == []
@@ -427,7 +404,7 @@ def test_a_rounding_that_keeps_the_head_back_costs_a_microsecond() -> None:
 
 
 def test_who_comes_too_late_keeps_nobody_behind_him_waiting(world: World) -> None:
-    world.permit("hog", cost=2.0)
+    world.fill(2, "hog")
     gone, long = world.waiter("ann", deadline=105.0), world.waiter("ben")
     world.now = 105.0
     assert world.limiter.admit_waiters() == [gone, long]
@@ -447,8 +424,7 @@ def test_the_longest_wait_is_exact_to_a_step_and_a_waiter_gives_up_ten_steps_aft
 
 def test_no_limit_at_all_lets_everything_through() -> None:
     world = World(rate=None)
-    for _ in range(1000):
-        world.permit(cost=5.0)
+    world.fill(1000)
 
 
 def test_each_user_has_his_own_rate_and_nobody_elses() -> None:
@@ -466,7 +442,7 @@ def test_each_user_has_his_own_rate_and_nobody_elses() -> None:
 
 def test_who_waits_for_his_own_bucket_is_in_nobodys_way() -> None:
     world = World(rate=8.0, burst=4.0, user_rate=1.0)
-    world.permit("ann", cost=2.0)
+    world.fill(2, "ann")
     world.waiter("ann")
     world.permit("ben")
     world.permit("ben")
@@ -476,10 +452,10 @@ def test_who_waits_for_his_own_bucket_is_in_nobodys_way() -> None:
 
 def test_a_user_keeps_the_order_of_his_own_calls() -> None:
     world = World(rate=None, user_rate=1.0)
-    world.permit(cost=2.0)
-    large, small = world.waiter(cost=2.0), world.waiter(cost=0.5)
-    assert world.refused(cost=0.5, deadline=100.0).retry_after == pytest.approx(3.0)
-    assert [waiter for _, waiter in world.until()] == [large, small]
+    world.fill(2)
+    first, second = world.waiter(), world.waiter()
+    assert world.refused(deadline=100.0).retry_after == pytest.approx(3.0)
+    assert [waiter for _, waiter in world.until()] == [first, second]
 
 
 def test_both_limits_hold_and_the_estimate_is_the_longer_wait() -> None:
@@ -626,15 +602,15 @@ def test_who_must_wait_for_his_own_bucket_pours_nothing_into_the_tools() -> None
 
 def test_no_more_compete_for_the_tool_than_their_user_has_room_for() -> None:
     """Those of one user who stand in his line are ahead of nobody else."""
-    world = World(rate=8.0, burst=4.0, user_rate=0.5, user_burst=3.0, ben=0.5)
-    world.permit("hog", cost=3.0)
+    world = World(rate=8.0, burst=4.0, user_rate=0.5, user_burst=3.0, ben=0.125)
+    world.fill(3, "hog")
     assert world.bucket.try_add(1.0, 100.0)
     for _ in range(5):
         world.waiter("ann")
-    assert world.refused("ben", cost=3.0, deadline=100.0).retry_after == (4 + 3 + 3 - 4) / 8
+    assert world.refused("ben", deadline=100.0).retry_after == (4 + 3 + 1 - 4) / 8
 
 
-def test_who_has_gone_makes_room_for_as_many_as_he_cost_and_no_more() -> None:
+def test_who_has_gone_makes_room_for_one_and_no_more() -> None:
     world = World(rate=8.0, burst=1.0, user_rate=0.5, user_burst=3.0, ben=0.125)
     world.permit("hog")
     placed = [world.waiter("ann") for _ in range(3)]
@@ -668,8 +644,8 @@ def test_two_tools_of_one_user_take_turns_at_his_bucket() -> None:
 
 def test_who_leaves_a_users_line_lets_the_next_one_have_his_place() -> None:
     world = World(rate=None, user_rate=1.0, user_burst=2.0)
-    world.permit(cost=2.0)
-    first, second, third = world.waiter(cost=2.0), world.waiter(), world.waiter()
+    world.fill(2)
+    first, second, third = world.waiter(), world.waiter(), world.waiter()
     world.limiter.leave(first)
     assert world.on_earlier == 1
     assert world.limiter.next_at() == pytest.approx(101.0)
@@ -736,9 +712,3 @@ def test_who_finds_the_line_full_is_told_whose_rate_it_stands_for() -> None:
     world = World(8.0, 2.0, user_rate=1.0, user_burst=1.0, queue=0)
     world.permit("ann")
     assert world.refused("ann") == Rejection("user-rate-limit", "queue-full", 1.0)
-
-
-def test_what_just_fits_a_users_bucket_is_too_large_for_the_tools_alone() -> None:
-    world = World(8.0, 1.0, user_rate=1.0, user_burst=2.0)
-    assert world.refused("ann", cost=2.0) == Rejection("rate-limit", "too-large", None)
-    assert world.refused("ann", cost=2.1) == Rejection("user-rate-limit", "too-large", None)

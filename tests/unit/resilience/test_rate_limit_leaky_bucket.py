@@ -227,7 +227,6 @@ def test_returned_at_once_is_as_if_it_had_never_been(costs: list[int], which: in
 def test_both_lets_through_what_fits_into_both_and_fills_neither_otherwise() -> None:
     small, large = LeakyBucket(2.0, 1.0), LeakyBucket(5.0, 0.5)
     for both in (CombinedBucket(small, large), CombinedBucket(large, small)):
-        assert both.burst == 2.0
         assert added(both, 100.0) == 2
         assert (small.empty_at, large.empty_at) == (102.0, 104.0)
         assert both.time_until_fits(1.0, 100.0) == 1.0
