@@ -6,7 +6,7 @@ import heapq
 import math
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from operator import itemgetter
 
 import msgspec
 
@@ -31,30 +31,35 @@ SLACK = 16
 """Stale entries that the expiry heap may contain, beyond one for each waiter."""
 
 
-class Waiter:
-    """A waiting call.
+Decide = Callable[["BulkheadPermit | Rejection"], bool]
+"""Called once with the decision of a wait, from within the guard's method that decided it; it must not raise. False: the
+waiting caller has been cancelled, and the permit goes to the next waiter."""
+
+
+class BulkheadWaiter(msgspec.Struct, eq=False):
+    """A waiting call, until ``decide`` is called or the wait is cancelled.
 
     Attributes:
         rank: number of its priority; 0 is the most urgent.
         user: on whose behalf.
         since: when it was added.
+        latest: when ``max_wait`` has passed; infinite without one.
+        deadline: of the call; infinite: none.
+        decide: see :data:`Decide`.
         expires: when its waiting time ends, or is decided anew.
         serial: number in order of arrival.
         is_waiting: whether it is in the queue.
     """
 
-    __slots__ = ("expires", "is_waiting", "rank", "serial", "since", "user")
-
-    def __init__(self, rank: int, user: str, since: float, expires: float) -> None:
-        self.rank = rank
-        self.user = user
-        self.since = since
-        self.expires = expires
-        self.serial = 0
-        self.is_waiting = False
-
-
-W = TypeVar("W", bound=Waiter)
+    rank: int
+    user: str
+    since: float
+    latest: float
+    deadline: float
+    decide: Decide
+    expires: float = 0.0
+    serial: int = 0
+    is_waiting: bool = False
 
 
 INTERVALS = 3
@@ -99,7 +104,7 @@ class LoadTrend:
         self.arrived = self.served = 0
 
 
-class _Priority(Generic[W]):
+class _Priority:
     """The waiters of one priority.
 
     Attributes:
@@ -111,42 +116,42 @@ class _Priority(Generic[W]):
     __slots__ = ("lines", "longest", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: OrderedDict[W, None] = OrderedDict()
-        self.lines: OrderedDict[str, OrderedDict[W, None]] = OrderedDict()
+        self.waiting: OrderedDict[BulkheadWaiter, None] = OrderedDict()
+        self.lines: OrderedDict[str, OrderedDict[BulkheadWaiter, None]] = OrderedDict()
         self.longest = ""
 
     def length_of(self, user: str) -> int:
         line = self.lines.get(user)
         return 0 if line is None else len(line)
 
-    def add(self, waiter: W) -> None:
+    def add(self, waiter: BulkheadWaiter) -> None:
         self.waiting[waiter] = None
         line = self.lines.setdefault(waiter.user, OrderedDict())
         line[waiter] = None
         if len(line) >= self.length_of(self.longest):
             self.longest = waiter.user
 
-    def remove(self, waiter: W) -> None:
+    def remove(self, waiter: BulkheadWaiter) -> None:
         del self.waiting[waiter]
         line = self.lines[waiter.user]
         del line[waiter]
         if not line:
             del self.lines[waiter.user]
 
-    def pop_next(self, newest: bool) -> W:
+    def pop_next(self, newest: bool) -> BulkheadWaiter:
         user, line = next(iter(self.lines.items()))
         self.lines.move_to_end(user)
         waiter = next(reversed(line) if newest else iter(line))
         self.remove(waiter)
         return waiter
 
-    def find_last(self, newest: bool) -> W:
+    def find_last(self, newest: bool) -> BulkheadWaiter:
         """Return the waiter of the longest line that is served last."""
         line = self.lines.get(self.longest, self.waiting)
         return next(iter(line) if newest else reversed(line))
 
 
-class WaitQueue(Generic[W]):
+class WaitQueue:
     """The wait queue of one bulkhead.
 
     Args:
@@ -154,7 +159,7 @@ class WaitQueue(Generic[W]):
         capacity: maximum number of waiters.
 
     Attributes:
-        length: number of waiters; the hot path reads it, because ``len()`` costs more.
+        length: number of waiters.
         trend: of the load since the queue was last empty.
     """
 
@@ -162,15 +167,12 @@ class WaitQueue(Generic[W]):
 
     def __init__(self, ranks: int, capacity: int) -> None:
         self.capacity = capacity
-        self._ranks: tuple[_Priority[W], ...] = tuple(_Priority() for _ in range(ranks))
+        self._ranks = tuple(_Priority() for _ in range(ranks))
         self.length = 0
         self.trend = LoadTrend(0.0)
         self._serial = 0
         # Entries of removed waiters are dropped when they reach the top, or all at once when there are too many.
-        self._expiries: list[tuple[float, int, W]] = []
-
-    def __len__(self) -> int:
-        return self.length
+        self._expiries: list[tuple[float, int, BulkheadWaiter]] = []
 
     @property
     def is_full(self) -> bool:
@@ -192,7 +194,7 @@ class WaitQueue(Generic[W]):
             count += len(urgent.waiting)
         return count
 
-    def add(self, waiter: W, now: float) -> None:
+    def add(self, waiter: BulkheadWaiter, now: float) -> None:
         """Add a waiter that was never in this queue. The caller checks :attr:`is_full` first."""
         if not self.length:
             self.trend = LoadTrend(now)
@@ -205,7 +207,7 @@ class WaitQueue(Generic[W]):
             heapq.heapify(self._expiries)
         heapq.heappush(self._expiries, (waiter.expires, waiter.serial, waiter))
 
-    def remove(self, waiter: W) -> bool:
+    def remove(self, waiter: BulkheadWaiter) -> bool:
         """Remove a waiter. False if it is not in the queue (any more)."""
         if not waiter.is_waiting:
             return False
@@ -214,7 +216,7 @@ class WaitQueue(Generic[W]):
         self.length -= 1
         return True
 
-    def pop_next(self) -> W | None:
+    def pop_next(self) -> BulkheadWaiter | None:
         """Remove and return the waiter to serve next; None when the queue is empty."""
         newest = self.is_overloaded
         for own in self._ranks:
@@ -225,7 +227,7 @@ class WaitQueue(Generic[W]):
                 return waiter
         return None
 
-    def displace(self, rank: int, user: str = "") -> W | None:
+    def displace(self, rank: int, user: str = "") -> BulkheadWaiter | None:
         """Remove and return the waiter that a newcomer of ``rank`` and ``user`` displaces: the last of the longest line of a
         less urgent priority; within its own, of a line that is longer than the newcomer's will be, or under overload the
         oldest. None: there is no such waiter."""
@@ -243,11 +245,11 @@ class WaitQueue(Generic[W]):
             return waiter
         return None
 
-    def pop_last(self) -> W | None:
+    def pop_last(self) -> BulkheadWaiter | None:
         """Remove and return a waiter that would be served late; None when the queue is empty."""
         return self.displace(-1)
 
-    def pop_stale(self, now: float, age: float) -> W | None:
+    def pop_stale(self, now: float, age: float) -> BulkheadWaiter | None:
         """Under overload, remove and return a waiter that has waited for ``age`` seconds; None when there is none."""
         if self.is_overloaded:
             for own in self._ranks:
@@ -258,7 +260,7 @@ class WaitQueue(Generic[W]):
                         return waiter
         return None
 
-    def pop_due(self, now: float) -> W | None:
+    def pop_due(self, now: float) -> BulkheadWaiter | None:
         """Return a waiter whose ``expires`` has come by ``now``; None when there is none. The caller removes it
         (:meth:`remove`) or lets it wait on (:meth:`extend`)."""
         expires = self.next_expiry()
@@ -266,7 +268,7 @@ class WaitQueue(Generic[W]):
             return None
         return heapq.heappop(self._expiries)[2]
 
-    def extend(self, waiter: W, expires: float) -> None:
+    def extend(self, waiter: BulkheadWaiter, expires: float) -> None:
         """Let a waiter from :meth:`pop_due` wait until ``expires``."""
         waiter.expires = expires
         heapq.heappush(self._expiries, (expires, waiter.serial, waiter))
@@ -281,16 +283,12 @@ class WaitQueue(Generic[W]):
             heapq.heappop(expiries)
         return None
 
-    def clear(self) -> list[W]:
+    def clear(self) -> list[BulkheadWaiter]:
         """Remove and return all waiters, in order of arrival."""
-        waiting = [entry[2] for entry in sorted(self._expiries, key=_serial) if entry[2].is_waiting]
+        waiting = [entry[2] for entry in sorted(self._expiries, key=itemgetter(1)) if entry[2].is_waiting]
         for waiter in waiting:
             self.remove(waiter)
         return waiting
-
-
-def _serial(entry: tuple[float, int, W]) -> int:
-    return entry[1]
 
 
 # The bulkhead of one tool: bounded concurrency, a bounded wait queue and a bounded waiting time. Sans-I/O.
@@ -325,10 +323,6 @@ _SERVED = frozenset({Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS, Outcome.TIME
 REJECTED nothing was executed."""
 _UNANSWERED = frozenset({Outcome.TIMEOUT, Outcome.TRANSPORT})
 """Of those, the outcomes after which the duration of an answer is unknown."""
-
-Decide = Callable[["BulkheadPermit | Rejection"], bool]
-"""Called once with the decision of a wait, from within the guard's method that decided it; it must not raise. False: the
-waiting caller has been cancelled, and the permit goes to the next waiter."""
 
 
 class QueueLimits(msgspec.Struct, frozen=True):
@@ -433,24 +427,6 @@ class BulkheadPermit(msgspec.Struct, eq=False, gc=False):
             guard._grant_permits(now)
 
 
-class BulkheadWaiter(Waiter):
-    """A waiting call, until ``decide`` is called or the wait is cancelled.
-
-    Attributes:
-        latest: when ``max_wait`` has passed; infinite without one.
-        deadline: of the call; infinite: none.
-        decide: see :data:`Decide`.
-    """
-
-    __slots__ = ("deadline", "decide", "latest")
-
-    def __init__(self, rank: int, user: str, since: float, latest: float, deadline: float, decide: Decide) -> None:
-        super().__init__(rank, user, since, min(latest, deadline))
-        self.latest = latest
-        self.deadline = deadline
-        self.decide = decide
-
-
 class BulkheadGuard:
     """The bulkhead of one tool.
 
@@ -522,7 +498,7 @@ class BulkheadGuard:
             self.limit = settings.max_concurrent_calls
         self._ranks: dict[str, int] = {name: rank for rank, name in enumerate(settings.priorities)}
 
-    def _new_queue(self) -> WaitQueue[BulkheadWaiter]:
+    def _new_queue(self) -> WaitQueue:
         return WaitQueue(len(self.settings.priorities), self.limits.max_length)
 
     @property
@@ -547,7 +523,7 @@ class BulkheadGuard:
 
     def retry_after(self) -> float | None:
         """Estimate the seconds until all waiting calls have been served, from recent service times; None when unknown."""
-        return None if self._service_s is None else (len(self._queue) + 1) * self._service_s / max(1, self.limit)
+        return None if self._service_s is None else (self._queue.length + 1) * self._service_s / max(1, self.limit)
 
     def _rejection(self, reason: str) -> Rejection:
         return Rejection(BY, reason, self.retry_after())

@@ -41,7 +41,6 @@ from dispatch.resilience.bulkhead import (
     BulkheadWaiter,
     LoadTrend,
     QueueLimits,
-    Waiter,
     WaitQueue,
 )
 from tests.helpers.clock import advance, cancel_task, idle, virtual_loop
@@ -672,25 +671,11 @@ def test_permits_acquired_at_the_same_instant_are_distinct() -> None:
     assert bench.acquire() != bench.acquire()
 
 
-class Named(Waiter):
-    __slots__ = ("name",)
-
-    def __init__(self, name: str, rank: int = 0, since: float = 0.0, expires: float = 100.0) -> None:
-        super().__init__(rank, "", since, expires)
-        self.name = name
-
-    def __repr__(self) -> str:
-        return self.name
+def waiter_until(expires: float) -> BulkheadWaiter:
+    return BulkheadWaiter(0, "", 0.0, expires, math.inf, lambda _: True, expires)
 
 
-def line(*waiters: Named, capacity: int = 10) -> WaitQueue[Named]:
-    made: WaitQueue[Named] = WaitQueue(2, capacity)
-    for waiter in waiters:
-        made.add(waiter, waiter.since)
-    return made
-
-
-def pop_expired(waiting: WaitQueue[Named], now: float) -> Named | None:
+def pop_expired(waiting: WaitQueue, now: float) -> BulkheadWaiter | None:
     waiter = waiting.pop_due(now)
     if waiter is not None:
         assert waiting.remove(waiter)
@@ -736,7 +721,7 @@ def test_interval_needs_calls_served_and_time() -> None:
 
 
 def test_queue_of_capacity_zero_is_full() -> None:
-    waiting = line(capacity=0)
+    waiting = WaitQueue(2, 0)
     assert waiting.is_full
     assert waiting.displace(0) is None
     assert waiting.pop_next() is None
@@ -746,16 +731,18 @@ def test_queue_of_capacity_zero_is_full() -> None:
 @pytest.mark.parametrize("stay", [0, 7])
 def test_stale_heap_entries_of_cancelled_waiters_are_bounded(stay: int) -> None:
     """Unlike with a limiter that keeps 20,001 entries of 20,000 waiters that were cancelled."""
-    waiting = line(*(Named("s", expires=1.0) for _ in range(stay)))
+    waiting = WaitQueue(2, 10)
+    for _ in range(stay):
+        waiting.add(waiter_until(1.0), 0.0)
     most = 0
     for _ in range(5_000):
-        waiter = Named("c")
+        waiter = waiter_until(100.0)
         waiting.add(waiter, 0.0)
         most = max(most, len(waiting._expiries))
         waiting.remove(waiter)
     assert most == 2 * (stay + 1) + SLACK + 1
     assert SLACK == 16
-    assert len(waiting) == stay
+    assert waiting.length == stay
     assert sum(pop_expired(waiting, 1.0) is not None for _ in range(stay + 1)) == stay
 
 
