@@ -30,8 +30,6 @@ WINDOW_S = 10.0
 BUCKETS = 10
 """The window moves by a tenth of its length: it covers the last 9 to 10 s."""
 BUCKET_S = WINDOW_S / BUCKETS
-_FIELDS = 3
-"""Fields of a former bucket: number, calls, repeats."""
 EPSILON = 1e-9
 """29 % of 100 calls is 29, although the floating-point product is slightly less."""
 
@@ -59,12 +57,9 @@ class RetryBudget:
         self._clock = clock
         self._turn_at = clock() + BUCKET_S
         # The current bucket is separate from the former ones, so that counting a call is one addition.
-        self._number = BUCKETS
-        self._calls = 0
-        self._spent = 0
-        self._former = [0] * (
-            BUCKETS * _FIELDS
-        )  # bucket n at n modulo BUCKETS; older ones stay there until overwritten
+        self._number = self._calls = self._spent = 0
+        self._former: list[list[int]] = []
+        """Number, calls and repeats of the other buckets of the window, the oldest first."""
 
     @property
     def remaining(self) -> int:
@@ -72,12 +67,8 @@ class RetryBudget:
         now = self._clock()
         if now >= self._turn_at:
             self._advance(now)
-        former, oldest = self._former, self._number - BUCKETS
-        calls, spent = self._calls, self._spent
-        for at in range(0, BUCKETS * _FIELDS, _FIELDS):
-            if former[at] > oldest:
-                calls += former[at + 1]
-                spent += former[at + 2]
+        calls = self._calls + sum(each[1] for each in self._former)
+        spent = self._spent + sum(each[2] for each in self._former)
         return max(0, int(self.ratio * calls + self.floor * WINDOW_S + EPSILON) - spent)
 
     def record_call(self, now: float | None = None) -> None:
@@ -104,21 +95,20 @@ class RetryBudget:
         if self._spent:  # the newest withdrawal; it expires together with its bucket
             self._spent -= 1
             return
-        former = self._former
-        for number in range(self._number - 1, self._number - BUCKETS, -1):
-            at = number % BUCKETS * _FIELDS
-            if former[at] == number and former[at + 2]:
-                former[at + 2] -= 1
+        for each in reversed(self._former):
+            if each[2]:
+                each[2] -= 1
                 return
 
     def _advance(self, now: float) -> None:
         """Start the bucket of ``now``: the current one has ended."""
         turns = int((now - self._turn_at) / BUCKET_S) + 1
         self._turn_at += turns * BUCKET_S
-        number = self._number
-        at = number % BUCKETS * _FIELDS
-        self._former[at : at + _FIELDS] = number, self._calls, self._spent
-        self._number = number + turns
+        former = self._former
+        former.append([self._number, self._calls, self._spent])
+        self._number += turns
+        while former and former[0][0] <= self._number - BUCKETS:
+            del former[0]
         self._calls = self._spent = 0
 
 

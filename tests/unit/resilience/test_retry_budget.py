@@ -215,8 +215,8 @@ def test_a_policy_that_changes_applies_at_once(bench: Bench) -> None:
 def test_a_hundred_thousand_calls_take_no_more_memory_than_one(bench: Bench) -> None:
     for _ in range(100):
         bench.call(1_000)
-        bench.now += 0.01
-    assert len(bench.budget._former) == BUCKETS * 3
+        bench.now += BUCKET_S / 2
+    assert len(bench.budget._former) < BUCKETS
 
 
 class BudgetMachine(RuleBasedStateMachine):
