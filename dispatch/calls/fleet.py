@@ -9,7 +9,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -18,7 +18,7 @@ from dispatch._internal import cancel_and_wait, loop_clock
 from dispatch.errors import TransportError
 from dispatch.messaging.wire import TopicName
 from dispatch.resilience.breaker import CircuitBreaker, State
-from dispatch.resilience.fleet import KEEP_S, QUOTA, RATE, SLOTS, TICK_S, Fleet, Record, Report
+from dispatch.resilience.fleet import KEEP_S, QUOTA, RATE, SLOTS, TICK_S, Fleet, FleetFigures, Record
 from dispatch.resilience.leases import QuotaLease, RateLease, SlotsLease
 from dispatch.transports import Message, Mode, Publisher, Subscription, Transport
 from dispatch.transports.base import DurableMessage
@@ -132,7 +132,7 @@ class FleetLink:
 
     def _on_message(self, message: Message) -> None:
         self.core.receive(message.data())
-        if self._hints.received:
+        if self.core.hints:
             self._hints.apply(self.circuits())
         if self.core.is_due:
             self._is_due.set()
@@ -228,24 +228,6 @@ def _describe_limit(key: str) -> str:
     return f"rate limit of {whose}'{label.rstrip(':')}', in calls a second"
 
 
-class FleetFigures(msgspec.Struct, frozen=True):
-    """What metrics show of a fleet.
-
-    Attributes:
-        name: of the fleet.
-        members: in the table in force.
-        is_reachable: messages pass.
-        shares: of this dispatcher, from 0 to 1, by kind of limit and tool.
-        quotas: calls used or handed out, and all calls, by tool and ``day`` or ``month``.
-    """
-
-    name: str
-    members: int
-    is_reachable: bool
-    shares: Mapping[tuple[str, str], float]
-    quotas: Mapping[tuple[str, str], tuple[float, float]]
-
-
 class _CircuitHints:
     """Circuits of this dispatcher whose half-open calls have failed or succeeded lately, for others, and those of others.
 
@@ -258,9 +240,6 @@ class _CircuitHints:
         self._states: dict[str, tuple[State, int, float]] = {}
         """State and epoch of each circuit, and when its half-open calls have ended."""
         self._heard: dict[tuple[str, str, bool], float] = {}
-        self.received: list[Report] = []
-        """Reports with hints that were not applied yet."""
-        core.on_hint = self.received.append
 
     def give(self, circuits: Iterable[tuple[str, CircuitBreaker]]) -> None:
         """Put the hints for others into the next report."""
@@ -285,14 +264,14 @@ class _CircuitHints:
         now = self._core.clock()
         breakers = {label: breaker for label, breaker in circuits if breaker.state is State.OPEN}
         self._heard = {hint: at for hint, at in self._heard.items() if now - at <= 2 * HINT_S}
-        for report in self.received:
+        for report in self._core.hints:
             for label, breaker in breakers.items():
                 if label in report.closed:
                     breaker.expect_recovery(self._heard.setdefault((report.member, label, False), now))
                 elif label in report.open:
                     since = self._heard.setdefault((report.member, label, True), now)
                     breaker.delay_half_open(since + report.open[label], since)
-        self.received.clear()
+        self._core.hints.clear()
 
 
 class _QuotaStore:

@@ -13,7 +13,7 @@ import msgspec
 from dispatch._internal import Clock, Randomness, yield_to_others
 from dispatch.balancing.instances import InstanceView
 from dispatch.calls.attempt import Attempts
-from dispatch.calls.fleet import FleetFigures, FleetLink
+from dispatch.calls.fleet import FleetLink
 from dispatch.calls.guards import GuardKey, GuardRegistry, ToolGuards
 from dispatch.calls.local import LocalInstance, close_local
 from dispatch.calls.resolution import ResolvedTool, ToolResolver, hide_names
@@ -27,6 +27,7 @@ from dispatch.permissions import Authorizer
 from dispatch.policy import Policy
 from dispatch.resilience.aio import SingleFlight
 from dispatch.resilience.breaker import State
+from dispatch.resilience.fleet import FleetFigures
 from dispatch.result import CallResult
 from dispatch.routing.channels import Channels
 from dispatch.routing.instance import InFlight, Instances

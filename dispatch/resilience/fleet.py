@@ -546,20 +546,22 @@ class Record(msgspec.Struct, tag_field="fleet", tag="record", frozen=True):
     reserved: float
 
 
-class FleetState(msgspec.Struct, frozen=True):
-    """A fleet as one member sees it.
+class FleetFigures(msgspec.Struct, frozen=True):
+    """What metrics show of a fleet.
 
     Attributes:
-        members: by id.
-        table: the last one.
+        name: of the fleet.
+        members: in the table in force.
         is_reachable: messages pass.
-        leads: this member divides.
+        shares: of this dispatcher, from 0 to 1, by kind of limit and tool.
+        quotas: calls used or handed out, and all calls, by tool and ``day`` or ``month``.
     """
 
-    members: Mapping[str, Report]
-    table: Table | None
+    name: str
+    members: int
     is_reachable: bool
-    leads: bool
+    shares: Mapping[tuple[str, str], float]
+    quotas: Mapping[tuple[str, str], tuple[float, float]]
 
 
 class Fleet:
@@ -578,7 +580,7 @@ class Fleet:
         peers: members by id, this one included.
         leads: whether this member divides.
         open, closed: hints for others, see :class:`Report`.
-        on_hint: called with the report of another member that has hints.
+        hints: reports of other members with hints, which the owner removes.
         stored: the records that were read; None: they were not.
         is_urgent: others wait for a message of this member: :meth:`tick` is due.
     """
@@ -595,7 +597,7 @@ class Fleet:
         self.leads = False
         self.open: dict[str, float] = {}
         self.closed: tuple[str, ...] = ()
-        self.on_hint: Callable[[Report], object] = lambda _report: None
+        self.hints: list[Report] = []
         self.stored: dict[str, Record] | None = None
         now = clock()
         self._started_at = now
@@ -645,12 +647,6 @@ class Fleet:
     def size(self) -> int:
         """The number of members, as known last."""
         return 1 if self.table is None else max(1, len(self.table.members))
-
-    @property
-    def state(self) -> FleetState:
-        """What people are shown."""
-        reports = {id: peer.report for id, peer in self.peers.items()}
-        return FleetState(reports, self.table, self.is_reachable, self.leads)
 
     def share_of(self, key: str, limit: float) -> Share:
         """Return the share of this process."""
@@ -742,7 +738,7 @@ class Fleet:
         if self.leads:
             self._confirm(report)
         if report.member != self.member and (report.open or report.closed):
-            self.on_hint(report)
+            self.hints.append(report)
 
     def _see_again(self, now: float) -> None:
         """The topic is reachable again. No member was heard during the outage, so none counts as lost."""
@@ -815,12 +811,7 @@ class Fleet:
             table = self._divide(now)
             if table is not None:
                 messages.append(table)
-                records = [
-                    Record(key, each.period, each.reserved)
-                    for key, each in self._divisions.items()
-                    if each.kind == QUOTA
-                ]
-                records = [each for each in records if self._written.get(each.key) != each]
+                records = [each for each in self._list_records() if self._written.get(each.key) != each]
                 self._written.update({each.key: each for each in records})
         return [*records, *(msgspec.json.encode(each) for each in messages)]
 
@@ -840,11 +831,13 @@ class Fleet:
         self._number += 1
         report = msgspec.structs.replace(self._as_report(self._read_needs(now), self._number), leaving=True)
         records = []
-        for key, each in self._divisions.items():
-            if self.leads and each.kind == QUOTA and (need := report.needs.get(key)) is not None:
-                unused = max(0.0, each.shares.get(self.member, 0.0) - need.used - need.released)
-                records.append(Record(key, each.period, each.reserved - unused))
+        if self.leads:
+            self._confirm(report)
+            records = self._list_records()
         return [*records, msgspec.json.encode(report)]
+
+    def _list_records(self) -> list[Record]:
+        return [Record(key, each.period, each.reserved) for key, each in self._divisions.items() if each.kind == QUOTA]
 
     def _be_alone(self, now: float) -> None:
         level = 2 if self.table is None or now - self._table_at > KEEP_S + RAISE_AFTER_S else 1

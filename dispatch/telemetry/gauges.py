@@ -24,6 +24,7 @@ from dispatch.protocol.events import Failure
 from dispatch.protocol.session import SessionState, find_state
 from dispatch.protocol.settings import SessionStatistics
 from dispatch.resilience.breaker import State
+from dispatch.resilience.fleet import FleetFigures
 from dispatch.telemetry import exposition
 from dispatch.telemetry.call_metrics import MAX_INSTANCES, MAX_SERVICES, OTHER_TOOL, Instruments, ToolKey
 from dispatch.telemetry.observers import DURATION_BUCKETS, OTHER, ObservedServer, RunResult, ServedRequestObserver
@@ -256,23 +257,8 @@ class ObservedDispatcher(Protocol):
     def sources(self) -> Iterable[SourceStatus]:
         """Return the state of each source of the catalogue."""
 
-    def fleet_figures(self) -> SeenFleet | None:
+    def fleet_figures(self) -> FleetFigures | None:
         """Return the fleet of the dispatcher; None: it belongs to none."""
-
-
-class SeenFleet(Protocol):
-    """A fleet as a scrape reads it; see :class:`dispatch.calls.fleet.FleetFigures`."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def members(self) -> int: ...
-    @property
-    def is_reachable(self) -> bool: ...
-    @property
-    def shares(self) -> Mapping[tuple[str, str], float]: ...
-    @property
-    def quotas(self) -> Mapping[tuple[str, str], tuple[float, float]]: ...
 
 
 class DispatcherCollector(LiveCollector[ObservedDispatcher]):
@@ -318,7 +304,7 @@ class DispatcherCollector(LiveCollector[ObservedDispatcher]):
         with self._lock:
             return list(self._observed)
 
-    def _fleets(self) -> Iterator[SeenFleet]:
+    def _fleets(self) -> Iterator[FleetFigures]:
         """Yield the fleets of the dispatchers."""
         for each in self._dispatchers():
             if (fleet := each.fleet_figures()) is not None:
