@@ -276,7 +276,7 @@ def _combine(
 
 
 class AttemptResult(Protocol):
-    """The properties of an attempt's result that retries depend on."""
+    """The properties of an attempt's result that retries and hedges depend on."""
 
     @property
     def outcome(self) -> Outcome:
@@ -298,17 +298,15 @@ class AttemptResult(Protocol):
     def remembered(self) -> bool:
         """Whether the instance remembers idempotency keys and is still running."""
 
+    @property
+    def is_usual(self) -> bool:
+        """Whether its duration says how long the tool takes."""
+
 
 R = TypeVar("R", bound=AttemptResult)
 
 Attempt = Callable[[int, RetryTarget], Awaitable[R]]
 """Makes one attempt, given its number, from 1, and the instances that it may use."""
-Listener = Callable[[RetryDecision | NoRetryReason], object]
-"""Called with each decision after a failed attempt, for metrics."""
-
-
-def _ignore(_decision: RetryDecision | NoRetryReason) -> None:
-    pass
 
 
 async def retry(
@@ -317,8 +315,8 @@ async def retry(
     policy: RetryPolicy,
     *,
     deadline: float,
-    keyed: bool = False,
-    listener: Listener = _ignore,
+    keyed: bool,
+    listener: Callable[[RetryDecision | NoRetryReason], object],
 ) -> R:
     """Retry a call whose first attempt failed, and return the result of the call.
 
@@ -331,7 +329,7 @@ async def retry(
         policy: decides after each attempt. The caller counts the call itself (``policy.budget.record_call()``).
         deadline: of the whole call, on the running loop's clock.
         keyed: whether the call has an idempotency key.
-        listener: see :data:`Listener`.
+        listener: called with each decision after a failed attempt, for metrics.
     """
     clock = loop_clock()
     state: RetryCallState | None = None
@@ -385,40 +383,18 @@ async def retry(
 # is cancelled.
 
 
-class HedgedResult(Protocol):
-    """The properties of an attempt's result that hedging depends on."""
-
-    @property
-    def is_usual(self) -> bool:
-        """Whether its duration says how long the tool takes."""
-
-    @property
-    def outcome(self) -> Outcome:
-        """The outcome of the attempt."""
-
-    @property
-    def sent(self) -> bool:
-        """Whether the request was sent, or may have been."""
-
-
-H = TypeVar("H", bound=HedgedResult)
-
 OUTPACED = "outpaced"
 """The message with which a first attempt is cancelled when its hedge was answered first, although it started later."""
 
 
-def _ignore_hedge(_decision: NoHedgeReason | None) -> None:
-    pass
-
-
 async def hedged(
-    attempt: Callable[[bool], Coroutine[Any, Any, H]],
+    attempt: Callable[[bool], Coroutine[Any, Any, R]],
     hedging: Hedging,
     *,
     deadline: float,
     others: Callable[[], bool],
-    listener: Callable[[NoHedgeReason | None], object] = _ignore_hedge,
-) -> H:
+    listener: Callable[[NoHedgeReason | None], object],
+) -> R:
     """Make an attempt and, if it is slow, a second one; return the first that the service answers, or the result of the
     first attempt if neither is answered.
 
@@ -440,7 +416,7 @@ async def hedged(
             hedging.record_first(clock() - started)
         return result
     first = asyncio.create_task(attempt(False))
-    second: asyncio.Task[H] | None = None
+    second: asyncio.Task[R] | None = None
     winner = first
     try:
         done, _ = await asyncio.wait((first,), timeout=delay)
@@ -464,7 +440,7 @@ async def hedged(
     return result
 
 
-async def _race(first: asyncio.Task[H], second: asyncio.Task[H]) -> asyncio.Task[H]:
+async def _race(first: asyncio.Task[R], second: asyncio.Task[R]) -> asyncio.Task[R]:
     """Return the attempt that is answered first; ``first`` if neither is. An exception is raised at once."""
     pending = {first, second}
     while pending:

@@ -88,9 +88,9 @@ class Bench:
         self.note(extra, "ended")
         return Result(plan.end, "second" if extra else "first", plan.sent)
 
-    async def call(self, timeout: float = 100.0) -> Result:
+    async def call(self, timeout: float = 100.0, attempt: Any = None) -> Result:
         return await hedged(
-            self.attempt,
+            attempt or self.attempt,
             self.hedging,
             deadline=START + timeout,
             others=lambda: self.others,
@@ -119,7 +119,7 @@ async def test_attempt_without_a_delay_runs_in_the_callers_task() -> None:
         tasks.append(asyncio.current_task())
         return await bench.attempt(extra)
 
-    result = await hedged(attempt, bench.hedging, deadline=START + 100, others=lambda: True)
+    result = await bench.call(attempt=attempt)
     assert result.name == "first"
     assert tasks == [asyncio.current_task()]
     assert bench.recorded == [5.0]
@@ -157,7 +157,7 @@ async def test_only_an_outpaced_first_attempt_gets_the_outpaced_message(
             heard["second" if extra else "first"] = cancelled.args[0] if cancelled.args else None
             raise
 
-    call = asyncio.create_task(hedged(attempt, bench.hedging, deadline=START + 100, others=lambda: True))
+    call = asyncio.create_task(bench.call(attempt=attempt))
     await asyncio.wait((call,), timeout=leaves)
     call.cancel("by the caller")
     await asyncio.wait((call,))
@@ -281,7 +281,7 @@ async def test_loser_that_delays_its_cancellation_is_awaited() -> None:
         ended.set()
         raise asyncio.CancelledError
 
-    call = await start_task(hedged(attempt, bench.hedging, deadline=START + 100, others=lambda: True), 1.75)
+    call = await start_task(bench.call(attempt=attempt), 1.75)
     await cancel_task(call)
     assert ended.is_set()
 
@@ -336,7 +336,7 @@ async def tail(delay: float | str | None, *, calls: int = 10_000) -> tuple[float
     async def call() -> None:
         budget.record_call()
         began = loop.time()
-        options: dict[str, Any] = {"deadline": began + 30, "others": lambda: True}
+        options: dict[str, Any] = {"deadline": began + 30, "others": lambda: True, "listener": lambda _: None}
         await (attempt(False) if delay is None else hedged(attempt, hedging, **options))
         times.append(loop.time() - began)
 

@@ -60,7 +60,7 @@ async def with_retries(attempt: Any, retrying: RetryPolicy, **options: Any) -> A
     first = await attempt(1, RetryTarget.ANY_INSTANCE)
     if first.outcome is Outcome.SUCCESS:
         return first
-    return await retry(first, attempt, retrying, **options)
+    return await retry(first, attempt, retrying, **{"keyed": False, "listener": lambda _: None, **options})
 
 
 class Bench:
@@ -189,17 +189,17 @@ async def test_last_result_is_returned() -> None:
 
 async def test_retry_continues_after_the_first_attempt() -> None:
     bench = Bench(OK)
-    deadline = START + 100
-    assert await retry(LOST, bench.attempt, bench.retrying, deadline=deadline) is OK
+    options: dict[str, Any] = {"deadline": START + 100, "keyed": False, "listener": bench.verdicts.append}
+    assert await retry(LOST, bench.attempt, bench.retrying, **options) is OK
     assert bench.attempts == [(0.5, 2, RetryTarget.ANY_INSTANCE)]
 
 
 @pytest.mark.parametrize("keyed", [False, True])
 async def test_retry_respects_the_idempotency_key(keyed: bool) -> None:
     bench = Bench(OK, repeatable=False)
-    options: dict[str, Any] = {"keyed": True} if keyed else {}
+    options: dict[str, Any] = {"deadline": START + 100, "keyed": keyed, "listener": bench.verdicts.append}
     first = Result(Outcome.TIMEOUT, remembered=True)
-    end = await retry(first, bench.attempt, bench.retrying, deadline=START + 100, **options)
+    end = await retry(first, bench.attempt, bench.retrying, **options)
     assert end is (OK if keyed else first)
 
 
