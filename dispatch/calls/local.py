@@ -360,7 +360,7 @@ class LocalInstance:
         return False
 
     def find_absence(self, _tool: str) -> DispatchError | None:
-        """See :class:`~dispatch.routing.instance.Instance`."""
+        """Return why a call of a tool need not wait for this instance, which cannot be reached; None: it may."""
         return None
 
     def find_requests(self) -> list[Request]:

@@ -629,7 +629,7 @@ class McpInstance(LocalInstance):
         return self.session.client is None and not self.session.is_reopening
 
     def find_absence(self, tool: str) -> DispatchError | None:
-        """See :class:`~dispatch.routing.instance.Instance`."""
+        """See :class:`~dispatch.calls.local.LocalInstance`."""
         if not self.is_suspect or self.session.try_now():
             return None
         return error_from_missing_session(tool, self.session.retry_after)

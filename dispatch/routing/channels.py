@@ -227,11 +227,11 @@ class Channels:
             publisher = PacedPublisher(publisher, pace, replies.window)
         exchange = self._exchange
         channel = TopicChannel(
-            request_queue, publisher, reply_to, endpoint, exchange, self._transport, exchange.now(), service
+            *(request_queue, publisher, reply_to, endpoint, exchange, self.discovery),
+            *(self._transport, exchange.now(), service),
         )
         channel.instances.share(self._shares.get(request_queue, {}))
         channel.topic = topic
-        channel.discovery = self.discovery
         if has_sessions:
             # Some brokers refuse topics that do not exist; the exchange is a plain one then.
             with contextlib.suppress(TransportError):
@@ -351,9 +351,7 @@ class Channels:
             await self._subscriptions.close()
         for channel in self._open.values():
             channel.close()
-            await channel.publisher.close()
-            if channel.hello is not None:
-                await channel.hello.close()
+            await self._end(channel, None)
         if self._closing:
             await asyncio.wait(list(self._closing))
         self._open.clear()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from dispatch.errors import DispatchError, TransportError
+from dispatch.errors import TransportError
 from dispatch.messaging.endpoint import Endpoint
 from dispatch.messaging.plain import Correlator
 from dispatch.messaging.request import Request
@@ -59,9 +59,6 @@ class Instance(Protocol):
 
     def send(self, request: Request, attempt: Any) -> None:
         """Send ``request``, which may be settled at once. ``attempt`` is the one that it belongs to."""
-
-    def find_absence(self, tool: str) -> DispatchError | None:
-        """Return why a call of ``tool`` need not wait for this instance, which cannot be reached; None: it may."""
 
     def find_requests(self) -> Iterable[Request]:
         """Return the requests that wait for its replies."""
@@ -130,9 +127,6 @@ class SessionInstance:
         if self.session.consume_chunks(request, size):
             self.endpoint.wake(self.session)
 
-    def find_absence(self, _tool: str) -> None:
-        """See :class:`Instance`."""
-
     def find_requests(self) -> Iterable[Request]:
         """See :class:`Instance`."""
         return [each for each in self.session.waiting.values() if isinstance(each, Request)]
@@ -192,9 +186,6 @@ class SharedTopic:
         if request.is_redeliverable:
             properties[Property.REPEATABLE] = "1"
         exchange.send(request, self._publisher, properties, self)
-
-    def find_absence(self, _tool: str) -> None:
-        """See :class:`Instance`."""
 
     def find_requests(self) -> Iterable[Request]:
         """See :class:`Instance`."""
@@ -472,12 +463,12 @@ class TopicChannel(Channel):
         endpoint: of the sessions with instances, whose packets arrive on ``reply_topic``; None on persistent topics, which
             have the plain exchange only.
         exchange: the plain exchange.
+        discovery: finds its instances.
         connection: with the broker.
         service: id of the service that the channel was opened for.
 
     Attributes:
         topic: the publisher to the request topic itself, which knows why it cannot be opened; None: not known.
-        discovery: finds its instances; None: none are looked for.
         hello: publisher to the topic on which instances receive hellos; None if there is none.
         hello_at: when the next hello is due.
         had_instances: an instance has been known.
@@ -501,6 +492,7 @@ class TopicChannel(Channel):
         reply_topic: str,
         endpoint: Endpoint | None,
         exchange: Correlator,
+        discovery: Seeker,
         connection: Connection = IN_PROCESS,
         asked_since: float = -math.inf,
         service: str = "",
@@ -512,7 +504,7 @@ class TopicChannel(Channel):
         self.publisher = publisher
         self.reply_topic = reply_topic
         self.topic: TopicPublisher | None = None
-        self.discovery: Seeker | None = None
+        self._discovery = discovery
         self.endpoint = endpoint
         self.hello_at = 0.0
         self.asked_since = asked_since
@@ -565,24 +557,20 @@ class TopicChannel(Channel):
 
     def greet(self) -> None:
         """Ask for instances: that is due."""
-        if self.discovery is not None:
-            self.discovery.send_due_hello(self)
+        self._discovery.send_due_hello(self)
 
     def seek_instances(self) -> None:
         """Ask for instances, because a call waits for one."""
-        if self.discovery is not None:
-            self.discovery.seek(self)
-            self.discovery.watch_missing(self)
+        self._discovery.seek(self)
+        self._discovery.watch_missing(self)
 
     def watch_missing(self) -> None:
         """Report it if nothing answers a request that was sent to the shared topic."""
-        if self.discovery is not None:
-            self.discovery.watch_missing(self)
+        self._discovery.watch_missing(self)
 
     def retire(self, instance: SessionInstance) -> None:
         """Send nothing new to ``instance``, which is draining."""
-        if self.discovery is not None:
-            self.discovery.retire(instance)
+        self._discovery.retire(instance)
 
     def record_reply(self, instance: str | None, now: float) -> None:
         """See :class:`Channel`."""

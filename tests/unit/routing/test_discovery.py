@@ -63,7 +63,9 @@ class Scene:
         self.callees: list[Callee] = []
 
     def open_channel(self) -> TopicChannel:
-        channel = TopicChannel(self.topics[0], FakePublisher(), self.inbox, self.endpoint, self.correlator)
+        channel = TopicChannel(
+            self.topics[0], FakePublisher(), self.inbox, self.endpoint, self.correlator, self.discovery
+        )
         channel.hello = self.hellos
         self.channels[self.topics[0], f"{self.topics[1]}-{len(self.channels)}"] = channel
         return channel
