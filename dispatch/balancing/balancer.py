@@ -11,7 +11,7 @@ from operator import attrgetter
 
 import msgspec
 
-from dispatch._internal import Clock, Randomness, Rejection
+from dispatch._internal import Clock, Randomness, Rejection, remember
 from dispatch.balancing.instances import (
     DECAY_S,
     NEVER,
@@ -465,9 +465,7 @@ class Balancer:
         if state is None:
             return False
         self._detector.remove_member(state)
-        self._former[id] = state, self._clock()
-        while len(self._former) > MAX_FORMER:
-            self._former.popitem(last=False)
+        remember(self._former, id, (state, self._clock()), MAX_FORMER)
         return True
 
     def replace(self, members: Mapping[str, float] | Iterable[str]) -> None:

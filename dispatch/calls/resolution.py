@@ -284,21 +284,10 @@ class ToolResolver:
             InvalidArgumentsError: ``version`` is no range.
         """
         if version is not None:
-            return self._in_range(name, version)
-        try:
-            descriptor = self.catalog.tool(name)
-            return self._tools.get((name, descriptor.version)) or self._add(descriptor)
-        except UnknownToolError as error:
-            raise error_from_unknown_name(error) from None
-        except VersionMismatchError as error:
-            raise error_from_requirement(name, error.name, error.range, error.available) from None
-
-    def _in_range(self, name: str, version: str) -> ResolvedTool:
-        if not isinstance(version, str):
-            raise error_from_invalid_range(name, f"the version is of the type {type(version).__name__}, not a text")
-        found = self._by_range.get((name, version)) if isinstance(name, str) else None
-        if found is not None:
-            return found
+            if not isinstance(version, str):
+                raise error_from_invalid_range(name, f"the version is of the type {type(version).__name__}, not a text")
+            if isinstance(name, str) and (found := self._by_range.get((name, version))) is not None:
+                return found
         try:
             descriptor = self.catalog.tool(name, version)
         except UnknownToolError as error:
@@ -311,9 +300,10 @@ class ToolResolver:
             found = self._tools.get((name, descriptor.version)) or self._add(descriptor)
         except VersionMismatchError as error:
             raise error_from_requirement(name, error.name, error.range, error.available) from None
-        if len(self._by_range) >= MAX_RANGES:
-            self._by_range.clear()
-        self._by_range[name, version] = found
+        if version is not None:
+            if len(self._by_range) >= MAX_RANGES:
+                self._by_range.clear()
+            self._by_range[name, version] = found
         return found
 
     def find(self, name: str, version: str | None) -> ResolvedTool | None:

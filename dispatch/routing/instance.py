@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from dispatch._internal import remember
 from dispatch.errors import TransportError
 from dispatch.messaging.endpoint import Endpoint
 from dispatch.messaging.plain import Correlator
@@ -639,7 +640,5 @@ class KeyHolders:
         """Set or remove the holder of ``key``. Return the previous one."""
         former = self._holders.pop((user, key), None)
         if holder is not None:
-            self._holders[user, key] = holder
-            if len(self._holders) > MAX_KEYS:
-                self._holders.popitem(last=False)
+            remember(self._holders, (user, key), holder, MAX_KEYS)
         return former

@@ -645,7 +645,6 @@ class _Entry(msgspec.Struct, eq=False):
         missing: those of ``wanted`` that are not.
         in_pool: the channels that the pool uses. They differ from ``channels`` while every one of these is yet to be opened.
         again_at: when missing channels are opened again.
-        is_retired: the catalogue in force does not have the pool.
     """
 
     key: PoolKey
@@ -657,7 +656,6 @@ class _Entry(msgspec.Struct, eq=False):
     missing: dict[str, _ChannelSettings] = {}
     in_pool: dict[str, tuple[Topics, Channel]] = {}
     again_at: float = 0.0
-    is_retired: bool = False
 
 
 class PoolRegistry:
@@ -759,10 +757,9 @@ class PoolRegistry:
         entry = self._entries[key] = _Entry(key, in_force or user, InFlight())
         self._by_owner.setdefault(key.owner, set()).add(key)
         self._services[key.service] += 1
-        self._set_wanted(entry)
         if in_force is None:  # the call began with a former catalogue
-            entry.is_retired = True
             self._retention.add(key)
+        self._set_wanted(entry)
         return entry
 
     def _drop(self, key: PoolKey) -> None:
@@ -846,7 +843,7 @@ class PoolRegistry:
                 randomness=self._randomness,
                 observer=self._observer,
                 service=entry.key.service,
-                is_former=entry.is_retired,
+                is_former=entry.key in self._retention,
             )
             entry.again_at = self._clock() + AGAIN_S
         else:
@@ -897,18 +894,13 @@ class PoolRegistry:
     def _renew_entry(self, entry: _Entry) -> None:
         user, pool = self._users.pool_user(entry.key), entry.pool
         if user is None:
-            if not entry.is_retired:
-                entry.is_retired = True
-                self._retention.add(entry.key)
-                if pool is not None:
-                    pool.retire()
+            if pool is not None:
+                pool.retire()
+            self._retention.add(entry.key)
             return
         entry.user = user
-        if entry.is_retired:
-            entry.is_retired = False
-            self._retention.restore(entry.key)
-            if pool is not None:
-                pool.restore()
+        if self._retention.restore(entry.key) and pool is not None:
+            pool.restore()
         if pool is not None:
             pool.configure(user.policy.balancing, user.policy.outlier_detection)
         self._set_wanted(entry)
@@ -921,7 +913,7 @@ class PoolRegistry:
     def all(self) -> list[tuple[PoolKey, InstancePool]]:
         """Return each pool of the catalogue with its key; those of tools with settings of their own last."""
         entries = sorted(self._entries.copy().values(), key=lambda entry: bool(entry.key.tool))
-        return [(each.key, each.pool) for each in entries if each.pool is not None and not each.is_retired]
+        return [(each.key, each.pool) for each in entries if each.pool is not None and each.key not in self._retention]
 
     def of_service(self, service: str) -> list[InstancePool]:
         """Return the open pools of a service, one for each version; without any, the first one that belongs to a tool."""
