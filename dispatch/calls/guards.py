@@ -240,7 +240,7 @@ class ToolGuards:
     def _report_transitions(self, instance: str | None) -> Callable[[State, State, str], None]:
         def report(old: State, new: State, reason: str) -> None:
             self._dispatcher_observer.on_circuit_transition(
-                self.label, self.version, instance, old, new, reason, service=self.service
+                self.label, self.version, self.service, instance, old, new, reason
             )
 
         return report

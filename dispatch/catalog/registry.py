@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Unpack
 
+from msgspec.structs import asdict
+
 from dispatch._internal import ErrorBoundary, Randomness, cancel_and_wait, check_instance, yield_to_others
 from dispatch.catalog import merge
 from dispatch.catalog.activation import (
@@ -474,15 +476,8 @@ class Registry:
             self._approval_watcher.add_first_seen(merged.first_seen)
         self._report_items(merged)
         if prepared.changes or is_replaced:
-            self._observer.on_activated(
-                causes,
-                len(merged.catalog.tools),
-                added=changes.added,
-                changed=changes.changed,
-                removed=changes.removed,
-                fingerprints=prepared.fingerprints,
-                is_reload=is_replaced,
-            )
+            names, tools = asdict(changes), len(merged.catalog.tools)
+            self._observer.on_activated(causes, tools, names, prepared.fingerprints, is_reload=is_replaced)
 
     def _report_items(self, merged: merge.Merged) -> None:
         warnings = [each for report in merged.reports.values() for each in report.warnings]

@@ -306,15 +306,7 @@ class DispatcherObserver:
         """Observe the call of a tool that is in no catalogue."""
 
     def on_circuit_transition(
-        self,
-        tool: str,
-        version: str | None,
-        instance: str | None,
-        old: Any,
-        new: Any,
-        reason: str,
-        *,
-        service: str = "",
+        self, tool: str, version: str | None, service: str, instance: str | None, old: Any, new: Any, reason: str
     ) -> None:
         """Observe a transition of the circuit breaker of a version of a tool, or of its breaker at one instance.
 
@@ -344,19 +336,17 @@ class DispatcherObserver:
         self,
         sources: Collection[str],
         tools: int,
+        names: Mapping[str, Collection[str]],
+        fingerprints: Mapping[str, str],
         *,
-        added: Collection[str] = (),
-        changed: Collection[str] = (),
-        removed: Collection[str] = (),
-        fingerprints: Mapping[str, str] | None = None,
-        is_reload: bool = False,
+        is_reload: bool,
     ) -> None:
         """Observe that another catalogue or policy is in force.
 
         Args:
             sources: ids of the sources that caused it.
             tools: number of tools in force.
-            added, changed, removed: names of tools.
+            names: of the tools that were ``added``, ``changed`` and ``removed``.
             fingerprints: by the name of the tool; only those of ``added`` and ``changed`` are read.
             is_reload: by :meth:`dispatch.Dispatcher.reload`, so that former reloads that were rejected are made good.
         """

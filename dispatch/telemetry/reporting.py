@@ -355,15 +355,7 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
     # -- changes ------------------------------------------------------------------------------------------------
 
     def on_circuit_transition(
-        self,
-        tool: str,
-        version: str | None,
-        instance: str | None,
-        old: State,
-        new: State,
-        reason: str,
-        *,
-        service: str = "",
+        self, tool: str, version: str | None, service: str, instance: str | None, old: State, new: State, reason: str
     ) -> None:
         meter = None if self._metrics is None else self._metrics.tools.get(ToolKey(tool, service))
         if meter is not None and instance is None:
@@ -413,12 +405,10 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
         self,
         sources: Collection[str],
         tools: int,
+        names: Mapping[str, Collection[str]],
+        fingerprints: Mapping[str, str],
         *,
-        added: Collection[str] = (),
-        changed: Collection[str] = (),
-        removed: Collection[str] = (),
-        fingerprints: Mapping[str, str] | None = None,
-        is_reload: bool = False,
+        is_reload: bool,
     ) -> None:
         for source in sources:
             self._count_reload(source, is_successful=True)
@@ -428,16 +418,15 @@ class TelemetryDispatcherObserver(observers.DispatcherObserver):
                 self._forget_source(source)
             self._rejected_sources.clear()
         shown = ", ".join(sorted(sources))
-        names = {"added": added, "changed": changed, "removed": removed}
         counted = {kind: len(each) for kind, each in names.items()}
         listed = {kind: tuple(islice(each, MAX_NAMES)) for kind, each in names.items()}
-        known = fingerprints or {}
+        new = (*listed["added"], *listed["changed"])
         self._publish(
             CatalogChanged,
             source=shown,
             ok=True,
             tools=tools,
-            fingerprints={name: known[name] for name in (*listed["added"], *listed["changed"]) if name in known},
+            fingerprints={name: fingerprints[name] for name in new if name in fingerprints},
             **listed,
             **{f"{kind}_count": count for kind, count in counted.items()},
         )

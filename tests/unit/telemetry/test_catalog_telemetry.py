@@ -3,17 +3,41 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pytest
 
 from dispatch.telemetry.events import MAX_NAMES, Event, Events
-from dispatch.telemetry.observers import NULL_DISPATCHER, SILENT, HeldChange, RefusedItem, ShadowedItem, Telemetry
+from dispatch.telemetry.observers import (
+    NO_PROPERTIES,
+    NULL_DISPATCHER,
+    SILENT,
+    DispatcherObserver,
+    HeldChange,
+    RefusedItem,
+    ShadowedItem,
+    Telemetry,
+)
 from dispatch.telemetry.reporting import MAX_LINES, MAX_SHOWN_CHARS, TelemetryDispatcherObserver
 from tests.helpers.telemetry_capture import Board
 
 FOLDER, REMOTE = "folder:tools", "trustgraph"
 BAD = RefusedItem(REMOTE, "tool/find", "arguments[0].type", "'text' is no type", 'use "string"')
+
+
+def activate(
+    observer: DispatcherObserver,
+    sources: tuple[str, ...],
+    tools: int,
+    fingerprints: Mapping[str, str] = NO_PROPERTIES,
+    *,
+    is_reload: bool = False,
+    **names: Collection[str],
+) -> None:
+    """Report an activation; ``names``: added, changed or removed."""
+    listed = {kind: names.get(kind, ()) for kind in ("added", "changed", "removed")}
+    observer.on_activated(sources, tools, listed, fingerprints, is_reload=is_reload)
 
 
 class Bench:
@@ -54,9 +78,8 @@ def bench(caplog: pytest.LogCaptureFixture) -> Bench:
 
 
 def test_an_activation_has_the_names_their_numbers_and_the_fingerprints(bench: Bench) -> None:
-    bench.observer.on_activated(
-        (FOLDER, REMOTE), 7, added=["a"], changed=["b"], removed=["c"], fingerprints={"a": "1" * 64, "z": "9" * 64}
-    )
+    fingerprints = {"a": "1" * 64, "z": "9" * 64}
+    activate(bench.observer, (FOLDER, REMOTE), 7, fingerprints, added=["a"], changed=["b"], removed=["c"])
     assert bench.read_events() == [
         {
             "event": "catalog",
@@ -83,7 +106,7 @@ def test_an_activation_has_the_names_their_numbers_and_the_fingerprints(bench: B
 
 def test_the_names_of_an_activation_are_bounded_and_their_numbers_are_not(bench: Bench) -> None:
     names = {f"tool-{number}": None for number in range(MAX_NAMES + 500)}
-    bench.observer.on_activated((FOLDER,), len(names), added=names.keys(), fingerprints=dict.fromkeys(names, "0" * 64))
+    activate(bench.observer, (FOLDER,), len(names), dict.fromkeys(names, "0" * 64), added=names.keys())
     (event,) = bench.read_events()
     assert event["added"] == tuple(names)[:MAX_NAMES]
     assert event["added_count"] == MAX_NAMES + 500
@@ -91,7 +114,7 @@ def test_the_names_of_an_activation_are_bounded_and_their_numbers_are_not(bench:
 
 
 def test_a_failed_reload_is_counted_and_reported(bench: Bench) -> None:
-    bench.observer.on_activated((FOLDER,), 3)
+    activate(bench.observer, (FOLDER,), 3)
     bench.read_events()
     bench.read_lines()
     bench.observer.on_reload_rejected((FOLDER,), 3, "not JSON")
@@ -106,9 +129,9 @@ def test_the_next_successful_reload_makes_a_rejected_one_good(bench: Bench) -> N
     last = "catalog_last_reload_successful"
     bench.observer.on_source_changed(REMOTE, "", "ok")
     bench.observer.on_reload_rejected((REMOTE, FOLDER), 3, "not JSON")
-    bench.observer.on_activated((REMOTE,), 3)
+    activate(bench.observer, (REMOTE,), 3)
     assert (bench.board[f"{last} trustgraph"], bench.board[f"{last} folder:tools"]) == (1, 0), "it was no reload"
-    bench.observer.on_activated((REMOTE,), 3, is_reload=True)
+    activate(bench.observer, (REMOTE,), 3, is_reload=True)
     assert bench.board[f"{last} trustgraph"] == 1
     assert bench.board.of(FOLDER) == [], "it was never in force"
 
@@ -259,7 +282,7 @@ def test_the_reports_of_a_source_are_forgotten_with_it(bench: Bench) -> None:
 def test_the_series_of_a_removed_source_are_removed_and_those_of_a_closed_dispatcher_stay(bench: Bench) -> None:
     bench.observer.on_source_changed(REMOTE, "", "ok")
     bench.observer.on_source_changed(FOLDER, "", "ok")
-    bench.observer.on_activated((REMOTE, FOLDER), 1)
+    activate(bench.observer, (REMOTE, FOLDER), 1)
     assert len(bench.board.of(REMOTE)) == 3
     bench.observer.on_source_changed(REMOTE, "ok", "removed")
     assert bench.board.of(REMOTE) == []
@@ -271,7 +294,7 @@ def test_a_source_of_two_dispatchers_keeps_its_series_until_both_have_removed_it
     other = bench.make()
     for each in (bench.observer, other):
         each.on_source_changed(REMOTE, "", "ok")
-        each.on_activated((REMOTE,), 1)
+        activate(each, (REMOTE,), 1)
     bench.observer.on_source_changed(REMOTE, "ok", "removed")
     assert bench.board["catalog_reloads_total trustgraph ok"] == 2
     other.on_source_changed(REMOTE, "ok", "removed")
@@ -283,7 +306,7 @@ def test_without_metrics_and_listeners_only_lines_are_written(caplog: pytest.Log
     observer = TelemetryDispatcherObserver(SILENT, Events(), "", lambda: 0.0)
     for each in (observer, NULL_DISPATCHER):
         each.on_source_changed(REMOTE, "", "ok")
-        each.on_activated((REMOTE,), 1, added=("find",))
+        activate(each, (REMOTE,), 1, added=("find",))
         each.on_reload_rejected((REMOTE,), 1, "not JSON")
         each.on_refused_items(REMOTE, (BAD,))
         each.on_shadowed_items(REMOTE, ())
