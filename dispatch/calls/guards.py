@@ -458,7 +458,7 @@ def create_rate_limiter(
             if lease is None:
                 rate, burst = tool_limit.per_second, tool_limit.capacity
                 lease = RateLease(key, rate, burst, {}, fleet.share_of(key, rate), now)
-            lease.change_weights(dict(tool_limit.weights))
+            lease.weights = dict(tool_limit.weights)
             leases.append(lease)
             bucket = lease.bucket
         elif is_kept and former is not None:

@@ -306,7 +306,7 @@ class Leases(Protocol):
     """Limits of this process that have leases.
 
     Attributes:
-        key: of the limit; where each user has one, what is before the user's name.
+        key: of the limit; where each user has one, what is before the user's name: it ends with a colon.
         limit: by the policy of this process.
     """
 
@@ -319,7 +319,7 @@ class Leases(Protocol):
         """Return key and demand of each limit that is called or ``listed``, and whether its lease is nearly used up."""
 
     def apply(self, find: FindShare, keys: Collection[str] | None, now: float) -> None:
-        """Apply the leases of ``keys``; None: of all."""
+        """Apply the lease: of users, those that are among ``keys``; None: all."""
 
 
 class Peer:
@@ -784,7 +784,9 @@ class Fleet:
 
     def _apply(self, keys: Collection[str] | None, now: float) -> None:
         for each in self.leases:
-            each.apply(self.share_of, keys, now)
+            # Of a lease for users some of the keys may be meant.
+            if keys is None or each.key in keys or each.key.endswith(":"):
+                each.apply(self.share_of, keys, now)
 
     # -- time -----------------------------------------------------------------------------------------------------
 

@@ -238,29 +238,19 @@ class RateLease:
     Args:
         key: of the limit.
         per_second, burst: of the whole fleet.
-        weights: of users.
+        weights: of users; may be set in use.
     """
 
     def __init__(
-        self,
-        key: str,
-        per_second: float,
-        burst: float,
-        weights: Mapping[str, float],
-        share: Share,
-        now: float,
+        self, key: str, per_second: float, burst: float, weights: Mapping[str, float], share: Share, now: float
     ) -> None:
         self.key = key
         self.limit = per_second
-        self._weights = weights
+        self.weights = weights
         self.demand = Demand(now)
         self.bucket = FleetBucket(burst, per_second, share, now)
         self.limiter: FleetRateLimiter | None = None
         self._users: dict[str, float] = {}
-
-    def change_weights(self, weights: Mapping[str, float]) -> None:
-        """Apply other weights of users. The calls of the limit count."""
-        self._weights = weights
 
     def attach(self, limiter: FleetRateLimiter) -> None:
         """Admit the waiting calls of ``limiter`` when the lease grows."""
@@ -269,24 +259,20 @@ class RateLease:
 
     def read(self, now: float, listed: Collection[str]) -> Iterator[tuple[str, Need, bool]]:
         """See :meth:`dispatch.resilience.fleet.Leases.read`."""
-        users = self.demand.measure(now)
-        limiter = self.limiter
-        waits = limiter is not None and limiter.waiting > 0
-        if waits:
-            assert limiter is not None
-            for user, count in limiter.waiting_by_user().items():
-                users[user] = users.get(user, 0.0) + count / BACKLOG_S
+        users, bucket = self.demand.measure(now), self.bucket
+        waiting = {} if self.limiter is None else self.limiter.waiting_by_user()
+        for user, count in waiting.items():
+            users[user] = users.get(user, 0.0) + count / BACKLOG_S
         self._users = users
-        weights = {user: self._weights[user] for user in users if user in self._weights}
+        weights = {user: self.weights[user] for user in users if user in self.weights}
         if len(users) > MAX_USERS:
             users, weights = _merge(users, weights)
-        need = Need(self.limit, _rounded(users), weights, self.bucket.share, round(self.bucket.released, 3))
-        yield self.key, need, waits or need.demand > PRESSED * self.bucket.share * self.limit
+        demands = {user: round(demand, 3) for user, demand in users.items()}
+        need = Need(self.limit, demands, weights, bucket.share, round(bucket.released, 3))
+        yield self.key, need, bool(waiting) or need.demand > PRESSED * bucket.share * self.limit
 
     def apply(self, find: FindShare, keys: Collection[str] | None, now: float) -> None:
         """See :meth:`dispatch.resilience.fleet.Leases.apply`."""
-        if keys is not None and self.key not in keys:
-            return
         share = find(self.key, self.limit)
         apply_rate(self.bucket, share, now)
         if self.limiter is not None:
@@ -296,7 +282,7 @@ class RateLease:
                 usual = max(parts.values()) or 1.0
                 self.limiter.set_weights({user: max(part / usual, 1e-3) for user, part in parts.items() if part})
             else:
-                self.limiter.set_weights(self._weights)
+                self.limiter.set_weights(self.weights)
             self.limiter.admit_earlier()
 
 
@@ -308,10 +294,6 @@ def apply_rate(bucket: FleetBucket, share: Share, now: float) -> None:
     bucket.fair = max(share.fair, 1e-9)
     bucket.set_share(share.part, now)
     bucket.add_unused(share.granted, now)
-
-
-def _rounded(users: Mapping[str, float]) -> dict[str, float]:
-    return {user: round(demand, 3) for user, demand in users.items()}
 
 
 def _merge(users: Mapping[str, float], weights: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
@@ -423,8 +405,7 @@ class SlotsLease:
 
     def apply(self, find: FindShare, keys: Collection[str] | None, now: float) -> None:
         """See :meth:`dispatch.resilience.fleet.Leases.apply`."""
-        if keys is None or self.key in keys:
-            self._guard.set_limit(int(find(self.key, self.limit).part))
+        self._guard.set_limit(int(find(self.key, self.limit).part))
 
 
 class QuotaLease:
@@ -473,8 +454,6 @@ class QuotaLease:
 
     def apply(self, find: FindShare, keys: Collection[str] | None, now: float) -> None:
         """See :meth:`dispatch.resilience.fleet.Leases.apply`."""
-        if keys is not None and self.key not in keys:
-            return
         share, bucket = find(self.key, self.limit), self.bucket
         _, remaining = period_of(self._per, self._time_of_day())
         bucket.ends_at = now + remaining
