@@ -451,15 +451,11 @@ class Dispatcher(AsyncContext):
     def _connect_source(self, source: Source, is_in_force: bool) -> None:
         """Give a source what it needs of the dispatcher, before it is read. Its instances replace those of a former source
         when its items come into force: until then, and if a reload fails, the former ones execute calls."""
-        connect = getattr(source, "connect", None)
-        if connect is not None:
-            connect(self._broker)
-        use_providers = getattr(source, "use_providers", None)
-        if use_providers is not None:
-            use_providers(self._providers)
-        use_shares = getattr(source, "use_shares", None)
-        if use_shares is not None:
-            use_shares(self._running.channels.set_shares)
+        set_shares = self._running.channels.set_shares
+        for name, given in (("connect", self._broker), ("use_providers", self._providers), ("use_shares", set_shares)):
+            accept = getattr(source, name, None)
+            if accept is not None:
+                accept(given)
         instances: Instances[LocalInstance] | None = getattr(source, "instances", None)
         if instances is not None and is_in_force:
             self._running.set_local(source.request_queue, instances)  # type: ignore[attr-defined] # it has both

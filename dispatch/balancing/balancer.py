@@ -608,12 +608,6 @@ class Balancer:
         state = self._members.get(id)
         return NEVER if state is None else state.well_since
 
-    def has_calm(self, ids: Iterable[str]) -> bool:
-        """Return whether one of these instances is neither ejected nor paused."""
-        now, members = self._clock(), self._members
-        states = [members[id] for id in ids if id in members]
-        return any(state.ejected_until is None and state.paused_until <= now for state in states)
-
     def has_unpaused(self, ids: Iterable[str]) -> bool:
         """Return whether one of these instances has asked for no pause."""
         now, members = self._clock(), self._members

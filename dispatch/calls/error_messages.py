@@ -452,14 +452,16 @@ def error_from_unknown_permissions(user: str, *, is_cache_miss: bool = False) ->
         is_cache_miss: they were not asked for.
     """
     advice = "Use Dispatcher.tools(), which asks for them," if is_cache_miss else "Report the failure, or ask again"
-    return RejectedError(
-        ErrorType.PERMISSIONS_UNAVAILABLE,
-        f"No tool was executed: the permissions of {_describe_caller(user)} are not known. {advice} in "
-        f"{FAILURE_CACHE_S:g} s or later.",
-        retryable=True,
-        retry_after=FAILURE_CACHE_S,
-        rejected_by=BY,
+    return _without_permissions(
+        f"No tool was executed: the permissions of {_describe_caller(user)} are not known. {advice}"
     )
+
+
+def _without_permissions(text: str) -> RejectedError:
+    """Return an error that may be gone when the permissions are asked for again."""
+    text = f"{text} in {FAILURE_CACHE_S:g} s or later."
+    kind = ErrorType.PERMISSIONS_UNAVAILABLE
+    return RejectedError(kind, text, retryable=True, retry_after=FAILURE_CACHE_S, rejected_by=BY)
 
 
 def _describe_caller(user: str) -> str:
@@ -470,13 +472,9 @@ def error_from_decision(decision: Decision, tool: str, user: str) -> RejectedErr
     """Return the error of a call of ``tool`` that ``decision`` refuses to ``user``."""
     caller = _describe_caller(user)
     if decision.reason == "unavailable":
-        return RejectedError(
-            ErrorType.PERMISSIONS_UNAVAILABLE,
+        return _without_permissions(
             f"Tool '{tool}' was not executed: the permissions of {caller} could not be resolved. Use another tool, or call "
-            f"it again in {FAILURE_CACHE_S:g} s or later.",
-            retryable=True,
-            retry_after=FAILURE_CACHE_S,
-            rejected_by=BY,
+            "it again"
         )
     permission = excerpt(decision.permission)
     if decision.reason == "no-grants":

@@ -427,10 +427,10 @@ class InstancePool:
         )
 
     def has_other(self, name: str) -> bool:
-        """Return whether there is another instance that can be reached and has asked for no pause."""
+        """Return whether there is another instance that can be reached, is not ejected, and has asked for no pause."""
         self._refresh_if_changed()
-        places = self._places.items()
-        return self.balancer.has_calm([id for id, (_, each) in places if id != name and not each.is_suspect])
+        others = [id for id, (_, each) in self._places.items() if id != name and not each.is_suspect]
+        return self.balancer.has_unpaused(id for id in others if not self.balancer.is_ejected(id))
 
     def has_untried(self, tried: Collection[str], requires: Range | None) -> bool:
         """Return whether there is an instance of these versions that is not among ``tried``."""

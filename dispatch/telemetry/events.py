@@ -252,23 +252,11 @@ def _current_trace_id() -> str:
     return f"{context.trace_id:032x}" if context.is_valid else ""
 
 
-def log_call(tool: str, outcome: str, seconds: float, *, call_id: str, error_type: str, trace_id: str) -> None:
-    """Log a call that has ended after ``seconds``. Texts that are not known are empty."""
-    facts = {
-        "tool": tool,
-        "call_id": call_id,
-        "outcome": outcome,
-        "error_type": error_type,
-        "trace_id": trace_id,
-        "seconds": seconds,
-    }
-    CALLS.debug(
-        "'%s': %s after %.3f s",
-        tool,
-        outcome,
-        seconds,
-        extra=_name_facts(facts),
-    )
+def log_call(tool: str, outcome: str, seconds: float, **texts: str) -> None:
+    """Log a call that has ended after ``seconds``. ``texts``: ``call_id``, ``error_type`` and ``trace_id``; those that are
+    not known are empty."""
+    facts = _name_facts({"tool": tool, "outcome": outcome, "seconds": seconds, **texts})
+    CALLS.debug("'%s': %s after %.3f s", tool, outcome, seconds, extra=facts)
 
 
 logger = logging.getLogger("dispatch.telemetry")

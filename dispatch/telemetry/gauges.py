@@ -57,10 +57,7 @@ Family = Callable[[Callable[[], exposition.Values]], exposition.ValueFamily]
 
 
 def _family(name: str, help: str, type: str, *labels: str) -> Family:
-    def family(values: Callable[[], exposition.Values]) -> exposition.ValueFamily:
-        return exposition.ValueFamily(name, help, type, labels, values)
-
-    return family
+    return partial(exposition.ValueFamily, name, help, type, labels)
 
 
 def _gauge(name: str, help: str, *labels: str) -> Family:
