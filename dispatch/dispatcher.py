@@ -33,7 +33,14 @@ from dispatch.calls.call import Calls, FinishedCall
 from dispatch.calls.error_messages import error_from_failed_sources, error_from_refused_tool
 from dispatch.calls.fleet import FleetLink, fleet_topic
 from dispatch.calls.local import LocalInstance
-from dispatch.calls.resolution import LiveCatalog, ResolvedTool, find_alternatives, list_visible, resolve_visible
+from dispatch.calls.resolution import (
+    LiveCatalog,
+    ResolvedTool,
+    find_alternatives,
+    hide_names,
+    list_visible,
+    resolve_visible,
+)
 from dispatch.calls.runtime import Runtime
 from dispatch.catalog import Catalog, ToolDescriptor
 from dispatch.catalog.catalog import ListConditions
@@ -781,16 +788,25 @@ class Dispatcher(AsyncContext):
         self, tool: str, version: str | None, user: str, idempotency_key: str | None, timeout: float | None = None
     ) -> ResolvedTool:
         """Step 1: resolve the tool and its version. A name that the catalogue does not have waits for sources that were
-        never read, such as an MCP server that is starting: ``timeout`` seconds at most, or those of the policy."""
+        never read, such as an MCP server that is starting: ``timeout`` seconds at most, or those of the policy.
+
+        Raises:
+            DispatchError: there is none. The call is counted.
+        """
         _ = self._running_calls
         if isinstance(tool, str) and tool not in self.catalog.tools:
             limit = self._live.resolver.policy.timeout if timeout is None else timeout
             if isinstance(limit, (int, float)) and limit > 0:  # another one is refused later
                 await self._live.registry.wait_for_tool(tool, limit)
-        explain = partial(self._explain_missing, tool)
-        return await self._running.select_tool(
-            self._live.resolver, self._authorizer, tool, version, user, idempotency_key, explain
-        )
+        runtime, resolver = self._running, self._live.resolver
+        caller = user or idempotency_key or ""
+        try:
+            return resolver.select(tool, version, caller, can_admit=runtime.can_admit, randomness=self._randomness)
+        except DispatchError as error:
+            runtime.observe_unresolved(tool, self._explain_missing(tool, error), user)
+            await yield_to_others()
+            permissions = self._authorizer.known_permissions(user, runtime.now())
+            raise self._explain_missing(tool, hide_names(resolver.catalog, error, tool, permissions)) from None
 
     def _explain_missing(self, name: str, error: DispatchError) -> DispatchError:
         """Return ``error``; of an unknown tool that a source has with a mistake, or of an unknown tool or service while a

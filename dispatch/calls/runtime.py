@@ -10,20 +10,19 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from dispatch._internal import Clock, Randomness, yield_to_others
+from dispatch._internal import Clock, Randomness
 from dispatch.balancing.instances import InstanceView
 from dispatch.calls.attempt import Attempts
 from dispatch.calls.fleet import FleetLink
 from dispatch.calls.guards import GuardKey, GuardRegistry, ToolGuards
 from dispatch.calls.local import LocalInstance, close_local
-from dispatch.calls.resolution import ResolvedTool, ToolResolver, hide_names
+from dispatch.calls.resolution import ResolvedTool, ToolResolver
 from dispatch.catalog.catalog import CatalogChanges
 from dispatch.catalog.sources import SourceStatus
 from dispatch.errors import DispatchError
 from dispatch.messaging.plain import Correlator
 from dispatch.messaging.request import Disposition, Tally
 from dispatch.messaging.sessions import SessionExchange
-from dispatch.permissions import Authorizer
 from dispatch.policy import Policy
 from dispatch.resilience.aio import SingleFlight
 from dispatch.resilience.breaker import State
@@ -54,7 +53,7 @@ class Runtime:
 
     Attributes:
         now: the loop's clock.
-        observer, randomness, sources: as given.
+        observer, sources: as given.
         guard_registry, pool_registry: guards and instance pools of what was called.
         exchange: the requests in flight of the plain exchange.
         sessions: the requests in flight in sessions.
@@ -79,7 +78,6 @@ class Runtime:
     ) -> None:
         self.sources = sources
         self.fleet = fleet
-        self.randomness = randomness
         self._transport = transport
         self._tools = tools
         self.observer = observer
@@ -108,39 +106,6 @@ class Runtime:
             each.failures = self._failures
         self.channels.set_local(request_queue, instances)
 
-    async def select_tool(
-        self,
-        resolver: ToolResolver,
-        authorizer: Authorizer,
-        name: str,
-        version: str | None,
-        user: str,
-        idempotency_key: str | None,
-        explain: Callable[[DispatchError], DispatchError],
-    ) -> ResolvedTool:
-        """Select the tool and its version for one call (:meth:`ToolResolver.select`). A call for which there is none is
-        counted.
-
-        Args:
-            explain: returns the error with what a caller should know of the sources of tools.
-
-        Raises:
-            DispatchError: there is none.
-        """
-        caller = user or idempotency_key or ""
-        try:
-            return resolver.select(name, version, caller, can_admit=self.can_admit, randomness=self.randomness)
-        except DispatchError as error:
-            self.observe_unresolved(name, explain(error), user)
-            if not resolver.catalog.tools and not self._is_empty_reported and not list(self.sources()):
-                self._is_empty_reported = True
-                _log.warning(
-                    "No tools are loaded: connect(catalog=…) has none. Give a folder, a Catalog or a source with tools."
-                )
-            await yield_to_others()
-            permissions = authorizer.known_permissions(user, self.now())
-            raise explain(hide_names(resolver.catalog, error, name, permissions)) from None
-
     def can_admit(self, tool: ResolvedTool) -> bool:
         """Return whether a version of a tool can be called: its circuit breaker admits calls, and its service has not lost
         its last instance."""
@@ -149,9 +114,14 @@ class Runtime:
             return False
         return breaker is None or breaker.can_admit()
 
-    def observe_unresolved(self, name: str, error: DispatchError, user: str = "") -> None:
+    def observe_unresolved(self, name: str, error: DispatchError, user: str) -> None:
         """Observe a call for which no tool, or no version of it, was found."""
         now, catalog = self.now(), self._tools.catalog
+        if not catalog.tools and not self._is_empty_reported and not list(self.sources()):
+            self._is_empty_reported = True
+            _log.warning(
+                "No tools are loaded: connect(catalog=…) has none. Give a folder, a Catalog or a source with tools."
+            )
         versions = catalog.versions(name) if name in catalog.tools else ()
         known = next((found for each in versions if (found := self._tools.find(name, each.version)) is not None), None)
         if known is None:
