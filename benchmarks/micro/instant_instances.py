@@ -71,16 +71,13 @@ class InstantInstance:
         """Return none: each request ends at once."""
         return ()
 
-    def find_absence(self, _tool: str) -> None:
-        """See :class:`~dispatch.routing.instance.Instance`."""
-
 
 def instance_pool(instances: int) -> InstancePool:
     """Return a pool of that many instances, on the running loop's clock."""
     turn = Turn()
     channel = Channel(Instances(*(InstantInstance(f"i{number}", turn) for number in range(instances))))
     return InstancePool(
-        [("instant", 1.0, channel)],
+        [("instant", 1.0, None, channel)],
         balancing=Balancing(),
         outlier_detection=OutlierDetection(),
         clock=asyncio.get_running_loop().time,

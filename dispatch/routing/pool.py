@@ -43,11 +43,10 @@ from dispatch.routing.instance import (
 )
 from dispatch.telemetry.observers import NULL_DISPATCHER, DispatcherObserver
 
-WeightedChannels = Sequence[tuple[str, float, Channel]]
-"""Channels, each with its name and weight as an instance."""
+WeightedChannels = Sequence[tuple[str, float, str | None, Channel]]
+"""Channels, each with its name, weight and declared version as an instance."""
 MAX_RANGES = 1_000
 """Ranges of versions whose instances are remembered."""
-NO_VERSIONS: Mapping[str, str | None] = {}
 UNRESPONSIVE_S = 1.0
 """Seconds without an answer from which a request may be at an instance that hangs."""
 MAX_TOOLS = 1_000
@@ -106,8 +105,7 @@ class InstancePool:
     """The instances of one service.
 
     Args:
-        channels: the channels, each with its name and weight as an instance.
-        versions: declared versions of the channels, by name.
+        channels: see :data:`WeightedChannels`.
         balancing, outlier_detection: choice and ejection of instances.
         clock, randomness: of the balancer.
         observer: of the dispatcher.
@@ -115,7 +113,8 @@ class InstancePool:
         is_former: the catalogue in force does not have the service: nothing is reported.
 
     Attributes:
-        connection: over which its instances are reached.
+        channels: over which its instances are reached.
+        connection: with these.
         is_balanced: there are several instances.
         answered: when each of them last answered.
         overtook: when the latest of their answered requests began.
@@ -135,7 +134,6 @@ class InstancePool:
         observer: DispatcherObserver = NULL_DISPATCHER,
         service: str = "",
         is_former: bool = False,
-        versions: Mapping[str, str | None] = NO_VERSIONS,
     ) -> None:
         self._observer = observer
         self._service = service
@@ -143,9 +141,9 @@ class InstancePool:
         self._is_former = is_former
         if not is_former:
             self._count_replies()
-        self._channels = list(channels)
-        self.connection: Connection = self._channels[0][2].connection
-        self._channel_versions = versions
+        self._weighted = channels
+        self.channels = [channel for *_, channel in channels]
+        self.connection: Connection = self.channels[0].connection
         self._versions: dict[str, str | None] = {}
         self._in_range: dict[Range, frozenset[str]] = {}
         self._clock = clock
@@ -194,48 +192,43 @@ class InstancePool:
         self._report({}, self._places)
 
     @property
-    def channels(self) -> list[Channel]:
-        """The channels."""
-        return [channel for _, _, channel in self._channels]
-
-    @property
     def returned_at(self) -> float:
         """When the first instance became known, while none was."""
-        return max((channel.met_at for _, _, channel in self._channels), default=-inf)
+        return max((channel.met_at for channel in self.channels), default=-inf)
 
     @property
     def joined_at(self) -> float:
         """When the last instance became known."""
-        return max((channel.joined_at for _, _, channel in self._channels), default=-inf)
+        return max((channel.joined_at for channel in self.channels), default=-inf)
 
     @property
     def is_served(self) -> bool:
         """Whether an instance has announced itself, or anything has replied, at any time."""
-        return any(channel.is_served for _, _, channel in self._channels)
+        return any(channel.is_served for channel in self.channels)
 
     @property
     def known(self) -> int:
         """Number of instances known by name."""
         count = 0
-        for _, _, channel in self._channels:  # perf: no generator; each request asks
+        for channel in self.channels:  # perf: no generator; each request asks
             count += len(channel.instances)
         return count
 
     @property
     def is_deserted(self) -> bool:
         """Whether the last instance has been lost for :data:`DISCOVERY_S`. Further ones are asked for."""
-        if self.known or not any(channel.had_instances for _, _, channel in self._channels):
+        if self.known or not any(channel.had_instances for channel in self.channels):
             return False
-        for _, _, channel in self._channels:
+        for channel in self.channels:
             channel.greet()
-        return self._clock() >= max(channel.asked_since for _, _, channel in self._channels) + DISCOVERY_S
+        return self._clock() >= max(channel.asked_since for channel in self.channels) + DISCOVERY_S
 
-    def replace_channels(self, channels: WeightedChannels, versions: Mapping[str, str | None] = NO_VERSIONS) -> None:
+    def replace_channels(self, channels: WeightedChannels) -> None:
         """Replace the channels by these. Instances that stay keep their state, and removed ones get no further request."""
-        former, self._channels = self._channels, list(channels)
-        self._channel_versions = versions
+        self._weighted = channels
+        former, self.channels = self.channels, [channel for *_, channel in channels]
         self._refresh()
-        for _, _, channel in former:
+        for channel in former:
             channel.next_turn()  # calls that wait for an instance may go to another one
 
     def configure(self, balancing: Balancing, outlier_detection: OutlierDetection | None) -> None:
@@ -271,7 +264,7 @@ class InstancePool:
             None: no instance is available.
         """
         seen, now = 0, self._clock()
-        for _, _, channel in self._channels:
+        for channel in self.channels:
             if now >= channel.hello_at:
                 channel.greet()
             seen += channel.instances.version
@@ -330,7 +323,7 @@ class InstancePool:
             if home is not None and self._places[home][1].is_suspect:
                 return False
         now = self._clock()
-        for _, _, channel in self._channels:  # perf: no generator; each request asks
+        for channel in self.channels:  # noqa: SIM110 # perf: no generator; each request asks
             if channel.can_send(now, needs_instance=needs_instance, repeatable=repeatable):
                 return True
         return False
@@ -492,17 +485,16 @@ class InstancePool:
         return guards is None or guards.admits(name)
 
     def _refresh_if_changed(self) -> None:
-        if sum(channel.instances.version for _, _, channel in self._channels) != self._seen:
+        if sum(channel.instances.version for channel in self.channels) != self._seen:
             self._refresh()
 
     def _refresh(self) -> None:
         """Update the balancer after a change of the known instances."""
-        self._seen = sum(channel.instances.version for _, _, channel in self._channels)
+        self._seen = sum(channel.instances.version for channel in self.channels)
         places: dict[str, tuple[Channel, Instance]] = {}
         weights: dict[str, float] = {}
         self._versions, self._in_range = {}, {}
-        for name, weight, channel in self._channels:
-            version = self._channel_versions.get(name)
+        for name, weight, version, channel in self._weighted:
             shares = channel.instances.shares
             for each in [each for each in channel.instances if shares.get(each.name, 1.0)] or channel.instances:
                 places[each.name] = channel, each
@@ -831,12 +823,11 @@ class PoolRegistry:
         channels = {name: entry.channels[name] for name in entry.wanted if name in entry.channels}
         if not channels:
             return
-        weighted = [(name, entry.wanted[name].weight, channel) for name, channel in channels.items()]
-        versions = {name: entry.wanted[name].version for name in channels}
+        wanted = entry.wanted
+        weighted = [(name, wanted[name].weight, wanted[name].version, each) for name, each in channels.items()]
         if entry.pool is None:
             entry.pool = InstancePool(
                 weighted,
-                versions=versions,
                 balancing=entry.user.policy.balancing,
                 outlier_detection=entry.user.policy.outlier_detection,
                 clock=self._clock,
@@ -847,9 +838,9 @@ class PoolRegistry:
             )
             entry.again_at = self._clock() + AGAIN_S
         else:
-            entry.pool.replace_channels(weighted, versions)
+            entry.pool.replace_channels(weighted)
         former = entry.in_pool
-        entry.in_pool = {name: (entry.wanted[name].topics, channel) for name, channel in channels.items()}
+        entry.in_pool = {name: (wanted[name].topics, channel) for name, channel in channels.items()}
         for topics, _ in entry.in_pool.values():
             self._holders[topics] += 1
         for topics, channel in former.values():

@@ -538,7 +538,7 @@ class _ClientRuntime:
         self.flights: SingleFlight[CallResult] = SingleFlight()
         calls, channel = InFlight(), Channel(Instances(ClientInstance(client)))
         self._pool = _ClientPool(
-            [(LOCAL, 1.0, channel)],
+            [(LOCAL, 1.0, None, channel)],
             balancing=policy.balancing,
             outlier_detection=None,  # of one instance
             clock=self.now,

@@ -91,7 +91,7 @@ class Stand:
         settings = Policy(**{"breaker": Breaker(consecutive_failures=3), **policy})
         self.guards = self.tool(settings)
         self.pool = InstancePool(
-            [(name, weight, cast(Channel, way)) for name, weight, way in ways],
+            [(name, weight, None, cast(Channel, way)) for name, weight, way in ways],
             balancing=settings.balancing,
             outlier_detection=settings.outlier_detection,
             clock=lambda: self.now,
@@ -99,7 +99,7 @@ class Stand:
         )
 
     def replace(self, *ways: tuple[str, float, Way]) -> None:
-        self.pool.replace_channels([(name, weight, cast(Channel, way)) for name, weight, way in ways])
+        self.pool.replace_channels([(name, weight, None, cast(Channel, way)) for name, weight, way in ways])
 
     def tool(self, policy: Policy) -> ToolGuards:
         return ToolGuards(
@@ -363,7 +363,7 @@ VERSIONS = {"old": "1.4.0", "new": "2.0.0", "newer": "2.1.0", "unknown": None}
 def stand(*names: str, **policy: object) -> tuple[Stand, dict[str, Way]]:
     ways = {name: Way() for name in names}
     made = Stand(*((name, 1.0, way) for name, way in ways.items()), **policy)
-    made.pool.replace_channels([(name, 1.0, cast(Channel, way)) for name, way in ways.items()], VERSIONS)
+    made.pool.replace_channels([(name, 1.0, VERSIONS.get(name), cast(Channel, way)) for name, way in ways.items()])
     return made, ways
 
 
@@ -427,8 +427,8 @@ def test_keys_are_spread_over_the_instances_in_the_range() -> None:
 def test_versions_that_change_apply_from_the_next_request_on() -> None:
     pool, ways = stand("old", "new")
     assert pool.many(2, requires=TWO) == {"new": 2}
-    channels = [(name, 1.0, cast(Channel, way)) for name, way in ways.items()]
-    pool.pool.replace_channels(channels, {"old": "2.5.0", "new": "3.0.0"})
+    versions = {"old": "2.5.0", "new": "3.0.0"}
+    pool.pool.replace_channels([(name, 1.0, versions[name], cast(Channel, way)) for name, way in ways.items()])
     assert pool.many(2, requires=TWO) == {"old": 2}
 
 
@@ -442,7 +442,7 @@ def test_the_ranges_of_tools_use_bounded_memory() -> None:
 def test_the_shared_topic_has_the_version_of_the_service() -> None:
     way = Way()
     shared = Stand((SHARED, 1.0, way), breaker=Policy().breaker)
-    shared.pool.replace_channels([(SHARED, 1.0, cast(Channel, way))], {SHARED: "2.0.0"})
+    shared.pool.replace_channels([(SHARED, 1.0, "2.0.0", cast(Channel, way))])
     assert shared.many(2, requires=TWO) == {SHARED: 2}
     assert shared.pool.pick(shared.guards, requires=parse_range("^3")) is None
 
