@@ -439,11 +439,9 @@ def create_rate_limiter(
     limits = tool_limit, user_limit, shared_limit, quota = rate_limits_of(policy)
     if limits == NO_LIMITS:
         return None
-    shared = [each is not None and each.scope == "fleet" for each in (tool_limit, user_limit, shared_limit)]
-    if fleet is None:
-        if any(shared) or quota is not None:
-            warn_without_fleet(label)
-        shared = [False, False, False]
+    is_shared = any(each is not None and each.scope == "fleet" for each in (tool_limit, user_limit, shared_limit))
+    if fleet is None and (is_shared or quota is not None):
+        warn_without_fleet(label)
     everywhere = None if shared_limit is None else shared_users(shared_limit)
     now = time.monotonic() if fleet is None else fleet.clock()
     leases: list[Any] = []
@@ -451,37 +449,36 @@ def create_rate_limiter(
     bucket: Bucket | None = None
     users: UserBuckets[Any] | None = None
     if tool_limit is not None:
-        is_kept = former is not None and tool_limit.has_buckets_of(former.rate)
-        if fleet is not None and shared[0]:
+        rate, burst = tool_limit.per_second, tool_limit.capacity
+        lease: RateLease | None = None
+        if former is not None and tool_limit.has_buckets_of(former.rate):
+            bucket = former.tool_bucket
+            lease = next((each for each in leased if isinstance(each, RateLease)), None)
+        elif fleet is not None and tool_limit.scope == "fleet":
             key = f"rate:{label}"
-            lease = next((each for each in leased if isinstance(each, RateLease)), None) if is_kept else None
-            if lease is None:
-                rate, burst = tool_limit.per_second, tool_limit.capacity
-                lease = RateLease(key, rate, burst, {}, fleet.share_of(key, rate), now)
+            lease = RateLease(key, rate, burst, {}, fleet.share_of(key, rate), now)
+            bucket = lease.bucket
+        else:
+            bucket = LeakyBucket(burst, rate)
+        if lease is not None:
             lease.weights = dict(tool_limit.weights)
             leases.append(lease)
-            bucket = lease.bucket
-        elif is_kept and former is not None:
-            bucket = former.tool_bucket
-        else:
-            bucket = LeakyBucket(tool_limit.capacity, tool_limit.per_second)
     tool_bucket = bucket
     if quota is not None:
         calls, per = parse_quota(quota)
         key = f"quota:{label}:{per}"
         reserve = next((each for each in leased if isinstance(each, QuotaLease) and each.key == key), None)
-        if reserve is not None:
-            reserve.set_limit(calls)
-        else:
+        if reserve is None:
             reserve = QuotaLease(key, calls, per, time.time, now)
             if fleet is None:
                 reserve.be_local(now)
+        reserve.set_limit(calls)
         leases.append(reserve)
         bucket = reserve.bucket if bucket is None else CombinedBucket(bucket, reserve.bucket)
     if user_limit is not None:
         if former is not None and user_limit.has_buckets_of(former.user_rate):
             users = former.here
-        elif fleet is not None and shared[1]:
+        elif fleet is not None and user_limit.scope == "fleet":
             users = UserLeases(f"rate:{label}", user_limit.per_second, user_limit.capacity, fleet)
         if isinstance(users, UserLeases):
             leases.append(users)
