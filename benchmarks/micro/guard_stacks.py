@@ -96,7 +96,7 @@ def _chain(instances: int) -> Callable[[], AbstractAsyncContextManager[Call]]:
             assert place is not None
             answer = await nothing()
             guards.durations.record(clock() - began)
-            place.release(Outcome.SUCCESS, retry_after=None)
+            place.release(Outcome.SUCCESS, retry_after=None, in_flight=None, slowness=None, outpaced=False)
             admission.finish(Outcome.SUCCESS, sent=True)
             return answer
 

@@ -704,13 +704,8 @@ class Attempt(msgspec.Struct, eq=False):
             if slowness is None and now is not None:
                 took = now - self.began
                 slowness = guards.record_slowness(took) if outcome is _SUCCESS else guards.slowness_of_error(took)
-        selected.release(
-            outcome,
-            retry_after=self.retry_after,
-            in_flight=settled.in_flight if type(settled) is Answer else None,
-            outpaced=self.is_outpaced,
-            slowness=slowness,
-        )
+        in_flight = settled.in_flight if type(settled) is Answer else None
+        selected.release(outcome, self.retry_after, in_flight, slowness, self.is_outpaced)
 
     def finish(self, now: float | None = None) -> None:
         """Step f: return every permit with the one outcome of the attempt.

@@ -73,13 +73,7 @@ class SelectedInstance(msgspec.Struct, frozen=True, eq=False, gc=False):
     probe: BreakerPermit | None
 
     def release(
-        self,
-        outcome: Outcome,
-        *,
-        retry_after: float | None,
-        in_flight: int | None = None,
-        outpaced: bool = False,
-        slowness: float | None = None,
+        self, outcome: Outcome, retry_after: float | None, in_flight: int | None, slowness: float | None, outpaced: bool
     ) -> None:
         """Return the permits of the balancer and of the breaker at this instance; arguments as of :meth:`Pick.finish`."""
         self.pick.finish(outcome, retry_after=retry_after, in_flight=in_flight, outpaced=outpaced, slowness=slowness)

@@ -114,7 +114,7 @@ class Stand:
         self, *tried: str, outcome: Outcome = Outcome.SUCCESS, guards: ToolGuards | None = None, **how: Any
     ) -> str:
         place = self.pool.pick(guards or self.guards, tried, **how)
-        place.release(outcome, retry_after=None)
+        place.release(outcome, retry_after=None, in_flight=None, slowness=None, outpaced=False)
         return place.pick.instance
 
     def many(self, count: int, **how: Any) -> Counter[str]:
@@ -177,7 +177,7 @@ def test_instances_are_added_and_removed_and_keep_what_is_known_of_them() -> Non
         "z": ("up", 0, 1.0),
     }
     for each in in_flight:
-        each.release(Outcome.SUCCESS, retry_after=None)
+        each.release(Outcome.SUCCESS, retry_after=None, in_flight=None, slowness=None, outpaced=False)
     assert [way.requests.count for way in ways.values()] == [0, 0, 0]
 
 
