@@ -422,8 +422,11 @@ async def test_a_tool_that_ignores_its_cancellation_does_not_keep_a_server_open(
 ENDLESS = """
 import asyncio, contextlib, dispatch
 
+begun = []
+
 async def endless() -> str:
     \"\"\"Never end.\"\"\"
+    begun.append(None)
     while True:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(3600)
@@ -435,7 +438,8 @@ async def main() -> None:
         while "endless" not in it.catalog.tools:
             await asyncio.sleep(0.05)
         calls = [asyncio.create_task(it.execute(name)) for name in ("endless", "own-endless")]
-        await asyncio.sleep(0.5)
+        while len(begun) < 2:
+            await asyncio.sleep(0.05)
         serving.cancel()
         await asyncio.wait([serving])
     print(*[(await call).error.type for call in calls])
