@@ -19,10 +19,11 @@ from benchmarks.micro.instant_transport import AnsweringTransport
 from dispatch import Catalog, Dispatcher, RejectedError
 from dispatch.calls.attempt import Admission
 from dispatch.calls.guards import GuardRegistry
+from dispatch.calls.resolution import ToolResolver
 from dispatch.errors import Outcome
 from dispatch.permissions import GrantsFunction
 from dispatch.policy import Policy
-from dispatch.telemetry.observers import SILENT, Telemetry
+from dispatch.telemetry.observers import NULL_DISPATCHER, SILENT, Telemetry
 
 Call = Callable[[], Awaitable[object]]
 """Makes one call."""
@@ -79,13 +80,13 @@ def _chain(instances: int) -> Callable[[], AbstractAsyncContextManager[Call]]:
     async def make() -> AsyncIterator[Call]:
         clock = asyncio.get_running_loop().time
         policy = Policy(rate_limit=ON["rate-limit"])
-        table = GuardRegistry(clock, random.random)
+        table = GuardRegistry(clock, random.random, NULL_DISPATCHER, lambda _key: (policy, False, ""), None)
         pool = instance_pool(instances)
-        key = (True, "work", None)
+        tool = ToolResolver(catalog(ON), policy).tool("work")
 
         async def call() -> object:
             # As Calls.perform and Attempts.call do, without the exchange in between.
-            guards = table.of(key, policy, repeatable=False)
+            guards = table.of_tool(tool)
             guards.budget.record_call()
             admission = Admission(guards)
             began = clock()
@@ -156,7 +157,8 @@ async def _rejected() -> AsyncIterator[Call]:
     """A rejection as a value, as the guards return it."""
     clock = asyncio.get_running_loop().time
     policy = Policy(rate_limit=ON["rate-limit"])
-    guards = GuardRegistry(clock, random.random).of((True, "work", None), policy, repeatable=False)
+    table = GuardRegistry(clock, random.random, NULL_DISPATCHER, lambda _key: (policy, False, ""), None)
+    guards = table.of_tool(ToolResolver(catalog(ON), policy).tool("work"))
     assert guards.breaker is not None
     guards.breaker.open_until(clock() + 3600.0)
 

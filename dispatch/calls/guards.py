@@ -538,17 +538,12 @@ class GuardRegistry:
         clock: the loop's.
         randomness: see :class:`ToolGuards`.
         observer: of the dispatcher.
-        find: of the catalogue in force; None: every key has the policy that :meth:`of` is given.
+        find: of the catalogue in force.
         fleet: of the dispatcher; None: it belongs to none.
     """
 
     def __init__(
-        self,
-        clock: Clock,
-        randomness: Randomness,
-        observer: DispatcherObserver = NULL_DISPATCHER,
-        find: FindPolicy | None = None,
-        fleet: Fleet | None = None,
+        self, clock: Clock, randomness: Randomness, observer: DispatcherObserver, find: FindPolicy, fleet: Fleet | None
     ) -> None:
         self._fleet = fleet
         self._clock = clock
@@ -566,33 +561,21 @@ class GuardRegistry:
         self._user_retention: Retention[RateLimit] = Retention(self._drop_users, lambda _rate, _callback: False)
 
     def of_tool(self, tool: ResolvedTool) -> ToolGuards:
-        """Return the guards of a version of a tool."""
+        """Return the guards of a version of a tool. New guards get the policy of the catalogue in force; that of ``tool`` if
+        the catalogue does not have it, because the call began with a former one."""
         key = (tool.is_tool, tool.label, tool.version)
         guards = self._guards.get(key)
-        if guards is None:
-            guards = self._add(key, tool.policy, repeatable=tool.repeatable, service=tool.service_id)
-        return guards
+        return self._add(key, tool) if guards is None else guards
 
     def find(self, tool: ResolvedTool) -> ToolGuards | None:
         """Return the guards of a version of a tool; None: it was not called."""
         return self._guards.get((tool.is_tool, tool.label, tool.version))
 
-    def of(self, key: GuardKey, policy: Policy, *, repeatable: bool) -> ToolGuards:
-        """Return the guards of ``key``.
-
-        New guards get the policy of the catalogue in force; ``policy`` if that does not have the tool, because the call
-        began with a former one.
-        """
-        guards = self._guards.get(key)
-        return self._add(key, policy, repeatable=repeatable) if guards is None else guards
-
-    def _add(self, key: GuardKey, policy: Policy, *, repeatable: bool, service: str = "") -> ToolGuards:
-        if self._find is not None:
-            found = self._find(key)
-            if found is None:
-                self._retention.add(key)
-            else:
-                policy, repeatable, service = found
+    def _add(self, key: GuardKey, tool: ResolvedTool) -> ToolGuards:
+        found = self._find(key)
+        if found is None:
+            self._retention.add(key)
+        policy, repeatable, service = found or (tool.policy, tool.repeatable, tool.service_id)
         is_tool, name, version = key
         label = meter_label(name, is_tool=is_tool)
         owner = self._owners.get((is_tool, name))

@@ -32,7 +32,7 @@ import random
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import pytest
 
@@ -42,6 +42,7 @@ from dispatch import CallResult, CallTimeoutError, Catalog, CircuitChanged, Disp
 from dispatch._internal import RETENTION_S, Rejection
 from dispatch.calls.attempt import OCCUPIED_AFTER_S, Admission
 from dispatch.calls.guards import GuardKey, GuardRegistry, ToolGuards, create_rate_limiter
+from dispatch.calls.resolution import ResolvedTool
 from dispatch.errors import Outcome
 from dispatch.policy import Bulkhead, Policy, RateLimit
 from dispatch.resilience.aio import user_buckets
@@ -231,6 +232,17 @@ async def test_without_a_bulkhead_nothing_is_counted() -> None:
 RATE, BURST = 5, 5
 
 
+class Called(NamedTuple):
+    """A tool, as far as its guards know it."""
+
+    label: str
+    version: str | None
+    policy: Policy
+    is_tool: bool = True
+    repeatable: bool = False
+    service_id: str = ""
+
+
 class Registry:
     """A registry over a catalogue that is a dictionary. A key is the name of a tool, or ``NAME@VERSION``."""
 
@@ -240,7 +252,7 @@ class Registry:
         observer = DispatcherObserver()
         observer.release_tool = self.released.append  # type: ignore[method-assign] # records the labels
         observer.release_version = lambda *of: self.released.append("@".join(of))  # type: ignore[method-assign] # likewise
-        self.registry = GuardRegistry(asyncio.get_running_loop().time, random.random, observer, find=self._find)
+        self.registry = GuardRegistry(asyncio.get_running_loop().time, random.random, observer, self._find, None)
 
     def _find(self, key: GuardKey) -> tuple[Policy, bool, str] | None:
         _, name, version = key
@@ -249,7 +261,8 @@ class Registry:
 
     def guards_of(self, key: str, policy: Policy | None = None) -> ToolGuards:
         name, _, version = key.partition("@")
-        return self.registry.of((True, name, version or None), policy or self.policies[key], repeatable=False)
+        tool = Called(name, version or None, policy or self.policies[key])
+        return self.registry.of_tool(cast(ResolvedTool, tool))
 
     def remove(self, key: str) -> Policy:
         policy = self.policies.pop(key)
