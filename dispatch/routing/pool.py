@@ -655,11 +655,7 @@ class PoolRegistry:
     """
 
     def __init__(
-        self,
-        channels: Channels,
-        randomness: Randomness,
-        users: PoolUsers,
-        observer: DispatcherObserver = NULL_DISPATCHER,
+        self, channels: Channels, randomness: Randomness, users: PoolUsers, observer: DispatcherObserver
     ) -> None:
         self._observer = observer
         self._channels = channels
