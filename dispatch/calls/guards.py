@@ -578,9 +578,7 @@ class GuardRegistry:
         policy, repeatable, service = found or (tool.policy, tool.repeatable, tool.service_id)
         is_tool, name, version = key
         label = meter_label(name, is_tool=is_tool)
-        owner = self._owners.get((is_tool, name))
-        if owner is None:
-            owner = self._owners[is_tool, name] = _OwnerState()
+        owner = self._owners.setdefault((is_tool, name), _OwnerState())
         owner.versions = (*owner.versions, version)
         self._hold_users(policy.shared_user_rate_limit)
         guards = self._guards[key] = ToolGuards(
