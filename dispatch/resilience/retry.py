@@ -6,8 +6,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
-from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_exponential
-from tenacity.stop import stop_base
+from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, stop_any, wait_exponential
 from tenacity.wait import wait_base
 
 from dispatch._internal import Clock, Randomness
@@ -212,37 +211,9 @@ def failed_attempt(state: RetryCallState) -> FailedAttempt:
     return failed
 
 
-class stop_for_reason(stop_base):  # noqa: N801 # as tenacity names such objects
-    """tenacity's ``stop_any`` that tells which of its stops applies, the first in order.
-
-    Args:
-        stops: by their reasons.
-    """
-
-    def __init__(self, stops: dict[NoRetryReason, Callable[[RetryCallState], bool]]) -> None:
-        self._stops = tuple(stops.items())
-
-    def reason(self, state: RetryCallState) -> NoRetryReason | None:
-        """Return why the call ends; None: it does not."""
-        for reason, stop in self._stops:
-            if stop(state):
-                return reason
-        return None
-
-    def __call__(self, retry_state: RetryCallState) -> bool:
-        return self.reason(retry_state) is not None
-
-
-class wait_retry_after(wait_base):  # noqa: N801 # likewise
-    """Waits as long as the service asked for."""
-
-    def __call__(self, retry_state: RetryCallState) -> float:
-        return failed_attempt(retry_state).pause
-
-
-class wait_full_jitter(wait_base):  # noqa: N801 # likewise
-    """Waits a uniform share of a bound, and leaves time for the attempt: tenacity's ``wait_random_exponential`` with
-    randomness and a deadline of the caller's.
+class wait_full_jitter(wait_base):  # noqa: N801 # as tenacity names such objects
+    """Waits as long as the service asked for, and a uniform share of a bound, and leaves time for the attempt: tenacity's
+    ``wait_random_exponential`` with randomness and a deadline of the caller's.
 
     Args:
         bound: returns the bound in seconds.
@@ -260,7 +231,7 @@ class wait_full_jitter(wait_base):  # noqa: N801 # likewise
         median = self._median.value(failed.now)
         remaining = failed.deadline - failed.now - failed.pause
         spare = remaining / 2 if median is None else remaining - median
-        return self._randomness() * min(self._bound(retry_state), spare)
+        return failed.pause + self._randomness() * min(self._bound(retry_state), spare)
 
 
 class RetryPolicy:
@@ -281,7 +252,7 @@ class RetryPolicy:
         retry, stop, wait: tenacity's objects. ``stop`` withdraws a retry from the budget unless it ends the call.
     """
 
-    __slots__ = ("_median", "_repeatable", "_retrying", "budget", "retry", "settings", "stop", "wait")
+    __slots__ = ("_median", "_repeatable", "_retrying", "_stops", "budget", "retry", "settings", "stop", "wait")
 
     def __init__(
         self,
@@ -298,16 +269,15 @@ class RetryPolicy:
         self._median = Quantile(durations, 0.5)
         bound = wait_exponential(multiplier=settings.initial_backoff, max=settings.max_backoff)
         self.retry = retry_if_result(lambda failed: self.objection(failed) is None)
-        self.stop = stop_for_reason(
-            {
-                NoRetryReason.ATTEMPTS: stop_after_attempt(settings.max_attempts),
-                NoRetryReason.TOO_LATE: self._is_too_late,
-                NoRetryReason.BUDGET: lambda _: (
-                    not budget.withdraw()
-                ),  # the last: a retry that is not made is not withdrawn
-            }
-        )
-        self.wait = wait_retry_after() + wait_full_jitter(bound, self._median, randomness)
+        self._stops: dict[NoRetryReason, Callable[[RetryCallState], bool]] = {
+            NoRetryReason.ATTEMPTS: stop_after_attempt(settings.max_attempts),
+            NoRetryReason.TOO_LATE: self._is_too_late,
+            NoRetryReason.BUDGET: lambda _: (
+                not budget.withdraw()
+            ),  # the last: a retry that is not made is not withdrawn
+        }
+        self.stop = stop_any(*self._stops.values())
+        self.wait = wait_full_jitter(bound, self._median, randomness)
         self._retrying = Retrying(retry=self.retry, stop=self.stop, wait=self.wait)
 
     def start(self) -> RetryCallState:
@@ -318,7 +288,7 @@ class RetryPolicy:
         """Decide whether another attempt follows the one that is the outcome of ``state``. A retry is withdrawn from the
         budget: if it is not made, call ``budget.refund()``."""
         failed = failed_attempt(state)
-        reason = self.stop.reason(state) if self.retry(state) else self.objection(failed)
+        reason = self.objection(failed) or next((each for each, stop in self._stops.items() if stop(state)), None)
         if reason is not None:
             return reason
         may_use_any = self._repeatable or not (failed.may_have_run or failed.keyed)
