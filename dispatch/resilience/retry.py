@@ -272,9 +272,8 @@ class RetryPolicy:
         self._stops: dict[NoRetryReason, Callable[[RetryCallState], bool]] = {
             NoRetryReason.ATTEMPTS: stop_after_attempt(settings.max_attempts),
             NoRetryReason.TOO_LATE: self._is_too_late,
-            NoRetryReason.BUDGET: lambda _: (
-                not budget.withdraw()
-            ),  # the last: a retry that is not made is not withdrawn
+            # The last one, because a retry that is not made is not withdrawn.
+            NoRetryReason.BUDGET: lambda _: not budget.withdraw(),
         }
         self.stop = stop_any(*self._stops.values())
         self.wait = wait_full_jitter(bound, self._median, randomness)
