@@ -409,8 +409,8 @@ class BulkheadPermit(msgspec.Struct, eq=False, gc=False):
             now = guard._clock()
         if self._is_measured and (outcome is _SUCCESS or outcome in _SERVED):
             elapsed = now - self.since
-            mean = guard._service_s
-            guard._service_s = elapsed if mean is None else mean + RECENT * (elapsed - mean)
+            mean = guard.service_s
+            guard.service_s = elapsed if mean is None else mean + RECENT * (elapsed - mean)
             if outcome is _SUCCESS or outcome not in _UNANSWERED:
                 answer_s = guard._answer_s
                 if answer_s is None:
@@ -444,6 +444,7 @@ class BulkheadGuard:
         suspended: calls in flight that hold no place: at instances that cannot be reached, or with readers that have paused.
         found_full: calls so far that found no free permit.
         granted_at: when the newest permit was granted.
+        service_s: moving average of recent service times, in seconds; None before the first call has ended.
         occupied: those of them whose callers have gone, while a thread, which cannot be stopped, still executes the tool.
 
     Without a ``max_wait`` a call waits as long as it can still end by its deadline: at the durations of the calls that were
@@ -464,7 +465,6 @@ class BulkheadGuard:
         "_closed",
         "_queue",
         "_ranks",
-        "_service_s",
         "found_full",
         "granted",
         "granted_at",
@@ -472,6 +472,7 @@ class BulkheadGuard:
         "limit",
         "limits",
         "occupied",
+        "service_s",
         "settings",
         "suspended",
     )
@@ -479,7 +480,7 @@ class BulkheadGuard:
     def __init__(self, settings: Bulkhead, clock: Clock, limits: QueueLimits | None = None) -> None:
         self._clock = clock
         self._closed = False
-        self._service_s: float | None = None
+        self.service_s: float | None = None
         self._answer_s: float | None = None
         self._answer_spread_s = 0.0
         self.granted_at = clock()
@@ -516,14 +517,9 @@ class BulkheadGuard:
         """Whether the wait queue stands, because calls arrive faster than they end: the newest call is served first."""
         return self._queue.is_overloaded
 
-    @property
-    def service_s(self) -> float | None:
-        """Moving average of recent service times, in seconds; None before the first call has ended."""
-        return self._service_s
-
     def retry_after(self) -> float | None:
         """Estimate the seconds until all waiting calls have been served, from recent service times; None when unknown."""
-        return None if self._service_s is None else (self._queue.length + 1) * self._service_s / max(1, self.limit)
+        return None if self.service_s is None else (self._queue.length + 1) * self.service_s / max(1, self.limit)
 
     def _rejection(self, reason: str) -> Rejection:
         return Rejection(BY, reason, self.retry_after())
@@ -596,7 +592,7 @@ class BulkheadGuard:
         """Reject the waiters that had waited too long when the newest permit went to another call. Only here, when a call
         comes: permits come free many at once, and the next one may be theirs. And only after a permit was granted: while no
         call finishes, an old waiter has not been overtaken."""
-        service_s = self._service_s
+        service_s = self.service_s
         if service_s is not None:
             age = max(self.limits.shed_after, service_s, RESERVE * service_s / max(1, self.limit))
             while (waiter := self._queue.pop_stale(self.granted_at, age)) is not None:
@@ -604,7 +600,7 @@ class BulkheadGuard:
 
     def _refusal(self, ahead: int, deadline: float | None, now: float) -> str | None:
         """Return why a call with ``ahead`` calls before it is not queued at all; None: it is."""
-        service_s = self._service_s
+        service_s = self.service_s
         if service_s is None:
             return None
         patience = self.settings.max_wait
@@ -630,7 +626,7 @@ class BulkheadGuard:
         answer_s = self.answer_s
         if answer_s is not None:
             return answer_s
-        return LEAST_S if self._service_s is None else max(LEAST_S, self._service_s)
+        return LEAST_S if self.service_s is None else max(LEAST_S, self.service_s)
 
     def _expiry(self, waiter: BulkheadWaiter) -> float:
         """Return when ``waiter`` is to be rejected, unless a call ends before."""
