@@ -832,10 +832,9 @@ class Fleet:
         now = self.clock()
         self._number += 1
         report = msgspec.structs.replace(self._as_report(self._read_needs(now), self._number), leaving=True)
-        records = []
         if self.leads:
             self._confirm(report)
-            records = self._list_records()
+        records = self._list_records() if self.leads else []
         return [*records, msgspec.json.encode(report)]
 
     def _list_records(self) -> list[Record]:
