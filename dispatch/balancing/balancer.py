@@ -99,13 +99,11 @@ class LeastRequest(Learning):
     Args:
         randomness: random numbers.
         choice_count: number of instances that are compared, at least 2.
-        decay: seconds for which a slow answer of an instance is remembered.
     """
 
     weighs = True
 
-    def __init__(self, randomness: Randomness, choice_count: int, decay: float = DECAY_S) -> None:
-        super().__init__(decay)
+    def __init__(self, randomness: Randomness, choice_count: int) -> None:
         self._randomness = randomness
         self._choice_count = choice_count
         self.usual = 0.0
@@ -129,7 +127,7 @@ class LeastRequest(Learning):
     def load(self, instance: InstanceState, now: float) -> float:
         """Return the load of ``instance`` with one more call, in calls per weight."""
         load = (instance.in_flight + 1) / instance.weight
-        return load * instance.brake if now - instance.stamp < self.decay else load
+        return load * instance.brake if now - instance.stamp < DECAY_S else load
 
     def pick(self, candidates: Sequence[InstanceState], now: float) -> InstanceState:
         """Return the least loaded of the drawn instances; of equals, the one that was picked longest ago."""
@@ -138,7 +136,7 @@ class LeastRequest(Learning):
             candidates = draw_two(candidates, self._randomness) if count == 2 else self._draw(candidates, count)
         best = candidates[0]
         least = self.load(best, now)
-        remembered = now - self.decay
+        remembered = now - DECAY_S
         for each in candidates:
             # Inlined load(): this loop runs for every compared instance.
             load = (each.in_flight + 1) / each.weight
@@ -200,14 +198,12 @@ class PeakEwma(Learning):
 
     Args:
         randomness: random numbers.
-        decay: time constant of the average, in seconds.
     """
 
     peaks = True
     weighs = True
 
-    def __init__(self, randomness: Randomness, decay: float = DECAY_S) -> None:
-        super().__init__(decay)
+    def __init__(self, randomness: Randomness) -> None:
         self._randomness = randomness
 
     def load(self, instance: InstanceState, now: float) -> float:
@@ -217,8 +213,8 @@ class PeakEwma(Learning):
             return instance.in_flight * UNKNOWN
         pending: float = instance.in_flight + 1
         if instance.others:
-            pending += instance.others * exp((instance.others_at - now) / self.decay)
-        return cost * exp((instance.stamp - now) / self.decay) * pending / instance.weight
+            pending += instance.others * exp((instance.others_at - now) / DECAY_S)
+        return cost * exp((instance.stamp - now) / DECAY_S) * pending / instance.weight
 
     def pick(self, candidates: Sequence[InstanceState], now: float) -> InstanceState:
         """Return the less loaded of two instances; of equals, the one that was picked longer ago."""

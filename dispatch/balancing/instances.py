@@ -142,18 +142,11 @@ class Strategy:
 
 
 class Learning(Strategy):
-    """Base of strategies that use the duration of answers: an exponential moving average over time.
-
-    Args:
-        decay: time constant of the average, in seconds.
-    """
+    """Base of strategies that use the duration of answers: an exponential moving average over time (:data:`DECAY_S`)."""
 
     learns = True
     peaks = False
     """Whether the average follows a rise at once and decays slowly (Finagle's peak EWMA)."""
-
-    def __init__(self, decay: float) -> None:
-        self.decay = decay
 
     def learn(
         self, instance: InstanceState, outcome: Outcome, duration: float, in_flight: int | None, now: float
@@ -166,7 +159,7 @@ class Learning(Strategy):
             instance.others = min(others, MOST_OTHERS) if others > 0 else 0
             instance.others_at = now
         cost = instance.cost
-        faded = exp((instance.stamp - now) / self.decay) if cost else 0.0
+        faded = exp((instance.stamp - now) / DECAY_S) if cost else 0.0
         if outcome is Outcome.SUCCESS or (outcome is Outcome.TOOL_ERROR and duration > cost):
             if duration < cost or not self.peaks:
                 duration = cost * faded + duration * (1.0 - faded)

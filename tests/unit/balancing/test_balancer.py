@@ -54,7 +54,7 @@ from dispatch.balancing.balancer import (
     SmoothWeighted,
     make_strategy,
 )
-from dispatch.balancing.instances import DECAY_S, EjectionRules, InstanceView, view
+from dispatch.balancing.instances import EjectionRules, InstanceView, view
 from dispatch.errors import Outcome
 from dispatch.policy import STRATEGIES, Balancing
 from tests.helpers.balancers import START, Stand, in_turn, states
@@ -201,8 +201,6 @@ def test_every_strategy_is_made_with_its_settings() -> None:
         "least-request": LeastRequest,
         "peak-ewma": PeakEwma,
     }
-    for name in ("least-request", "peak-ewma"):
-        assert kinds[name].decay == DECAY_S  # type: ignore[attr-defined]
     assert kinds["least-request"]._choice_count == 3  # type: ignore[attr-defined]
     assert [name for name in STRATEGIES if kinds[name].weighs] == ["weighted", "least-request", "peak-ewma"]
     assert [name for name in STRATEGIES if kinds[name].learns] == ["least-request", "peak-ewma"]
@@ -929,7 +927,7 @@ def test_so_many_different_instances_are_drawn_each_equally_often(count: int) ->
 
 def told(*calls: tuple[int, float]) -> tuple[LeastRequest, list[Any]]:
     """A strategy that was told of answers: which instance, and after how long. All at the same moment, far apart."""
-    strategy, made = LeastRequest(random.Random(1).random, 2, 1.0), states("ab")
+    strategy, made = LeastRequest(random.Random(1).random, 2), states("ab")
     for number, (index, seconds) in enumerate(calls):
         strategy.learn(made[index], Outcome.SUCCESS, seconds, None, START + 1e6 * number)
     return strategy, made
@@ -980,14 +978,12 @@ def test_of_many_only_two_are_compared() -> None:
 
 
 def load(now: float = START, **values: Any) -> float:
-    return PeakEwma(in_turn().__next__, 10.0).load(
-        states("a", **{key: (value,) for key, value in values.items()})[0], now
-    )
+    return PeakEwma(in_turn().__next__).load(states("a", **{key: (value,) for key, value in values.items()})[0], now)
 
 
 def of_two_peak_ewma(now: float = START, **values: Any) -> str:
     """Who is picked of a and b, in both orders of drawing."""
-    found = {PeakEwma(in_turn(number).__next__, 10.0).pick(states("ab", **values), now).id for number in (0.25, 0.75)}
+    found = {PeakEwma(in_turn(number).__next__).pick(states("ab", **values), now).id for number in (0.25, 0.75)}
     assert len(found) == 1
     return found.pop()
 
@@ -1024,7 +1020,7 @@ def test_of_equals_the_one_that_has_waited_longer_peak_ewma() -> None:
     assert of_two_peak_ewma(cost=(0.1, 0.1), order=(5, 4)) == "b"
     assert of_two_peak_ewma(cost=(0.1, 0.1), order=(4, 5)) == "a"
     same = states("ab")
-    assert PeakEwma(in_turn(0.0).__next__, 10.0).pick(same, START) is same[0]
+    assert PeakEwma(in_turn(0.0).__next__).pick(same, START) is same[0]
 
 
 def test_it_follows_a_rise_at_once() -> None:
