@@ -145,10 +145,9 @@ class QuotaBucket:
         renew: called after that end, in a process without a fleet.
     """
 
-    __slots__ = ("empty_at", "ends_at", "exhausted", "granted", "period", "released", "renew", "used")
+    __slots__ = ("ends_at", "exhausted", "granted", "period", "released", "renew", "used")
 
     def __init__(self) -> None:
-        self.empty_at = 0.0
         self.ends_at = 0.0
         self.renew: Callable[[float], object] | None = None
         self.start("")

@@ -26,10 +26,6 @@ NEVER = float("-inf")
 class Bucket(Protocol):
     """The interface of a bucket. Times are seconds on one monotonic clock; costs are in calls."""
 
-    @property
-    def empty_at(self) -> float:
-        """When the bucket is or was empty."""
-
     def try_add(self, cost: float, now: float) -> bool:
         """Add ``cost`` if it fits; return whether it did."""
 
@@ -71,6 +67,7 @@ class LeakyBucket(AsyncLimiter):
 
     @property
     def empty_at(self) -> float:
+        """When the bucket is or was empty."""
         return self._last_check + self._level / self._rate_per_sec
 
     def level(self, now: float) -> float:
@@ -128,12 +125,11 @@ class LeakyBucket(AsyncLimiter):
 class CombinedBucket:
     """Two buckets as one: a cost fits if it fits into both."""
 
-    __slots__ = ("_one", "_other", "empty_at")
+    __slots__ = ("_one", "_other")
 
     def __init__(self, one: Bucket, other: Bucket) -> None:
         self._one = one
         self._other = other
-        self.empty_at = max(one.empty_at, other.empty_at)
 
     def try_add(self, cost: float, now: float) -> bool:
         if self._other.time_until_fits(cost, now) > 0.0 or not self._one.try_add(cost, now):
@@ -516,7 +512,7 @@ class RateLimiter:
 # all remembered users may make, because the lowest level has drained by then. Beyond that, new users share the rest.
 
 
-B = TypeVar("B", bound=Bucket)
+B = TypeVar("B", bound=LeakyBucket)
 
 MAX_USERS = 10_000
 """Users remembered for one limit: some megabytes."""

@@ -234,7 +234,6 @@ def test_both_lets_through_what_fits_into_both_and_fills_neither_otherwise() -> 
         both.give_back(1.0, 100.0, 100.0)
         both.give_back(1.0, 100.0, 100.0)
         assert (small.empty_at, large.empty_at) == (100.0, 100.0)
-        assert CombinedBucket(small, LeakyBucket(1.0, 1.0, 300.0)).empty_at == 300.0
 
 
 def test_both_gives_the_first_back_when_the_second_says_no_after_all() -> None:
