@@ -304,7 +304,6 @@ class Call(msgspec.Struct, eq=False):
         tried: names of the instances of the attempts so far.
         key_holder: the instance that may have executed the request and remembers its idempotency key.
         refused_by: names of instances that refused the request.
-        has_delivered: a part of the reply was given to the caller: the call can no longer be retried.
         last_request, last_wait, arguments: for the record of the call (:class:`~dispatch.telemetry.observers.CallRecords`).
     """
 
@@ -322,15 +321,9 @@ class Call(msgspec.Struct, eq=False):
     tried: list[str] = []
     key_holder: Instance | None = None
     refused_by: tuple[str, ...] = ()
-    has_delivered: bool = False
     last_request: RequestRecord | None = None
     last_wait: WaitRecord | None = None
     arguments: str | None = None
-
-    @property
-    def is_retryable(self) -> bool:
-        """Whether the policy retries at all and nothing was given to the caller yet."""
-        return self.guards.retrying is not None and not self.has_delivered
 
     def on_retry_decision(self, decision: RetryDecision | NoRetryReason) -> None:
         """Report whether a failed attempt is followed by another one."""
@@ -801,14 +794,14 @@ class Attempts:
     async def retry(self, call: Call, attempt: Attempt) -> Attempt:
         """Retry a call whose first attempt failed, while policy, budget and deadline allow. Return the attempt that the
         caller gets the result of."""
-        if not call.is_retryable:
+        retrying = call.guards.retrying
+        if retrying is None:
             return attempt
-        assert call.guards.retrying is not None
         again: Callable[[int, RetryTarget], object] = partial(self.attempt, call)
         return await retry(
             attempt,
             again,  # type: ignore[arg-type] # mypy loses the coroutine of a partial method
-            call.guards.retrying,
+            retrying,
             deadline=call.deadline,
             keyed=call.options.idempotency_key is not None,
             listener=call.on_retry_decision,
