@@ -80,9 +80,9 @@ def _chain(instances: int) -> Callable[[], AbstractAsyncContextManager[Call]]:
     async def make() -> AsyncIterator[Call]:
         clock = asyncio.get_running_loop().time
         policy = Policy(rate_limit=ON["rate-limit"])
-        table = GuardRegistry(clock, random.random, NULL_DISPATCHER, lambda _key: (policy, False, ""), None)
-        pool = instance_pool(instances)
         tool = ToolResolver(catalog(ON), policy).tool("work")
+        table = GuardRegistry(clock, random.random, NULL_DISPATCHER, lambda _key: tool, None)
+        pool = instance_pool(instances)
 
         async def call() -> object:
             # As Calls.perform and Attempts.call do, without the exchange in between.
@@ -157,8 +157,8 @@ async def _rejected() -> AsyncIterator[Call]:
     """A rejection as a value, as the guards return it."""
     clock = asyncio.get_running_loop().time
     policy = Policy(rate_limit=ON["rate-limit"])
-    table = GuardRegistry(clock, random.random, NULL_DISPATCHER, lambda _key: (policy, False, ""), None)
-    guards = table.of_tool(ToolResolver(catalog(ON), policy).tool("work"))
+    tool = ToolResolver(catalog(ON), policy).tool("work")
+    guards = GuardRegistry(clock, random.random, NULL_DISPATCHER, lambda _key: tool, None).of_tool(tool)
     assert guards.breaker is not None
     guards.breaker.open_until(clock() + 3600.0)
 

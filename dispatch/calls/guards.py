@@ -510,9 +510,8 @@ GuardKey = tuple[bool, str, str | None]
 id of the service, and the version of the tool."""
 Owner = tuple[bool, str]
 """A tool or a service with all its versions: the first parts of a :data:`GuardKey`."""
-FindPolicy = Callable[[GuardKey], tuple[Policy, bool, str] | None]
-"""Returns the policy of a key, whether its tool is repeatable, and the id of its service; None: the catalogue in force does
-not have it."""
+FindTool = Callable[[GuardKey], ResolvedTool | None]
+"""Returns the tool, or the service, of a key; None: the catalogue in force does not have it."""
 NO_LIMITS: RateLimits = (None, None, None, None)
 
 
@@ -543,7 +542,7 @@ class GuardRegistry:
     """
 
     def __init__(
-        self, clock: Clock, randomness: Randomness, observer: DispatcherObserver, find: FindPolicy, fleet: Fleet | None
+        self, clock: Clock, randomness: Randomness, observer: DispatcherObserver, find: FindTool, fleet: Fleet | None
     ) -> None:
         self._fleet = fleet
         self._clock = clock
@@ -575,21 +574,22 @@ class GuardRegistry:
         found = self._find(key)
         if found is None:
             self._retention.add(key)
-        policy, repeatable, service = found or (tool.policy, tool.repeatable, tool.service_id)
+        else:
+            tool = found
         is_tool, name, version = key
         label = meter_label(name, is_tool=is_tool)
         owner = self._owners.setdefault((is_tool, name), _OwnerState())
         owner.versions = (*owner.versions, version)
-        self._hold_users(policy.shared_user_rate_limit)
+        self._hold_users(tool.policy.shared_user_rate_limit)
         guards = self._guards[key] = ToolGuards(
-            policy,
-            repeatable=repeatable,
+            tool.policy,
+            repeatable=tool.repeatable,
             clock=self._clock,
             randomness=self._randomness,
             rates=partial(self._rates, owner, label),
             observer=self._observer,
             label=label,
-            service=service,
+            service=tool.service_id,
             version=version,
             fleet=self._fleet,
         )
@@ -632,7 +632,7 @@ class GuardRegistry:
             del self._owners[is_tool, name]
             self._observer.release_tool(guards.label)
 
-    def renew(self, find: FindPolicy, owners: Iterable[Owner]) -> None:
+    def renew(self, find: FindTool, owners: Iterable[Owner]) -> None:
         """Apply another catalogue.
 
         Args:
@@ -650,12 +650,12 @@ class GuardRegistry:
                 self._retention.add(key)
                 continue
             self._retention.restore(key)
-            if found[2] != guards.service:
-                guards.set_service(found[2])
-            if found[:2] != (guards.policy, guards.repeatable):
+            if found.service_id != guards.service:
+                guards.set_service(found.service_id)
+            if (found.policy, found.repeatable) != (guards.policy, guards.repeatable):
                 former = guards.policy.shared_user_rate_limit
-                self._hold_users(found[0].shared_user_rate_limit)
-                guards.reconfigure(found[0], repeatable=found[1])
+                self._hold_users(found.policy.shared_user_rate_limit)
+                guards.reconfigure(found.policy, repeatable=found.repeatable)
                 if former is not None and self._release_users(former):
                     self._user_retention.add(former)
             guards.renew_rates()  # another version may have had other limits meanwhile

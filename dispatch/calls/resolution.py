@@ -413,9 +413,10 @@ class ToolResolver:
         key = PoolKey(service.id, topics, service.version, tool, tool_version)
         return self._pools.setdefault(key, key)
 
-    def find_guarded(self, label: str, version: str | None, *, is_tool: bool) -> ResolvedTool | None:
-        """Return what the guards of that label and version belong to; None: the catalogue does not have it. The versions of
-        a service that is called without a tool have the same guards."""
+    def find_guarded(self, key: tuple[bool, str, str | None]) -> ResolvedTool | None:
+        """Return what guards belong to (:data:`dispatch.calls.guards.GuardKey`); None: the catalogue does not have it. The
+        versions of a service that is called without a tool have the same guards."""
+        is_tool, label, version = key
         if is_tool:
             return self.find(label, version)
         return self.service(label) if label in self.catalog.services else None

@@ -14,7 +14,7 @@ from dispatch._internal import Clock, Randomness
 from dispatch.balancing.instances import InstanceView
 from dispatch.calls.attempt import Attempts
 from dispatch.calls.fleet import FleetLink
-from dispatch.calls.guards import GuardKey, GuardRegistry, ToolGuards
+from dispatch.calls.guards import GuardRegistry, ToolGuards
 from dispatch.calls.local import LocalInstance, close_local
 from dispatch.calls.resolution import ResolvedTool, ToolResolver
 from dispatch.catalog.catalog import CatalogChanges
@@ -23,7 +23,6 @@ from dispatch.errors import DispatchError
 from dispatch.messaging.plain import Correlator
 from dispatch.messaging.request import Disposition, Tally
 from dispatch.messaging.sessions import SessionExchange
-from dispatch.policy import Policy
 from dispatch.resilience.aio import SingleFlight
 from dispatch.resilience.breaker import State
 from dispatch.resilience.fleet import FleetFigures
@@ -89,7 +88,7 @@ class Runtime:
         self.pool_registry = PoolRegistry(self.channels, randomness, tools, observer)
         self.pool_calls_of: Callable[[ResolvedTool], InFlight] = self.pool_registry.calls_of
         self.guard_registry = GuardRegistry(
-            self.now, randomness, observer, self._find_policy, None if fleet is None else fleet.core
+            self.now, randomness, observer, tools.find_guarded, None if fleet is None else fleet.core
         )
         self.guards_of: Callable[[ResolvedTool], ToolGuards] = self.guard_registry.of_tool
         self._failures = ExceptionLogger(logging.getLogger("dispatch.dispatcher"), self.now, content=content)
@@ -140,11 +139,6 @@ class Runtime:
         see it."""
         return tuple(view for pool in self.pool_registry.of_service(service) for view in pool.instances())
 
-    def _find_policy(self, key: GuardKey) -> tuple[Policy, bool, str] | None:
-        is_tool, name, version = key
-        tool = self._tools.find_guarded(name, version, is_tool=is_tool)
-        return None if tool is None else (tool.policy, tool.repeatable, tool.service_id)
-
     def renew(self, tools: ToolResolver, changes: CatalogChanges) -> None:
         """Apply another catalogue or policy. The time grows with the changes, not with the catalogue, unless the policy of
         the dispatcher changes.
@@ -159,7 +153,7 @@ class Runtime:
         owners = [(True, name) for name in changes.tools] + [(False, id) for id in changes.services]
         if tools.policy != former.policy:
             owners = [*{*owners, *self.guard_registry.owners, *self.pool_registry.owners}]
-        self.guard_registry.renew(self._find_policy, owners)
+        self.guard_registry.renew(tools.find_guarded, owners)
         self.pool_registry.renew(tools, owners)
 
     # -- gauges, read by a scrape on any thread -----------------------------------------------------------------

@@ -254,10 +254,10 @@ class Registry:
         observer.release_version = lambda *of: self.released.append("@".join(of))  # type: ignore[method-assign] # likewise
         self.registry = GuardRegistry(asyncio.get_running_loop().time, random.random, observer, self._find, None)
 
-    def _find(self, key: GuardKey) -> tuple[Policy, bool, str] | None:
+    def _find(self, key: GuardKey) -> ResolvedTool | None:
         _, name, version = key
         policy = self.policies.get(name if version is None else f"{name}@{version}")
-        return None if policy is None else (policy, False, "")
+        return None if policy is None else cast(ResolvedTool, Called(name, version, policy))
 
     def guards_of(self, key: str, policy: Policy | None = None) -> ToolGuards:
         name, _, version = key.partition("@")

@@ -186,9 +186,9 @@ async def test_an_activation_touches_only_what_has_changed(monkeypatch: pytest.M
 
     found: list[str] = []
 
-    def find(self: ToolResolver, label: str, version: str | None, *, is_tool: bool) -> ResolvedTool | None:
-        found.append(label)
-        return genuine(self, label, version, is_tool=is_tool)
+    def find(self: ToolResolver, key: tuple[bool, str, str | None]) -> ResolvedTool | None:
+        found.append(key[1])
+        return genuine(self, key)
 
     async with Dispatcher(CountedTransport(), tools("Former.", {})) as dispatcher:
         for name in names:
