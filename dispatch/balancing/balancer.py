@@ -370,7 +370,7 @@ class Balancer:
         self._balancing = balancing
         self._strategy: Strategy = make_strategy(balancing, self._randomness)
         self._choose = self._strategy.pick  # bound once: every attempt calls it
-        self._learn = self._strategy.learn if self._strategy.learns else None
+        self._learn = self._strategy.learn if isinstance(self._strategy, Learning) else None
 
     def configure(self, balancing: Balancing, outlier_detection: OutlierDetection | None) -> None:
         """Apply other settings. The state of the instances stays, and calls in flight are counted."""

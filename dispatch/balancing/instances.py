@@ -115,8 +115,6 @@ class InstanceState:
 class Strategy:
     """A balancing strategy. It may keep a position, but no list of instances: the candidates differ from call to call."""
 
-    learns = False
-    """Whether the outcome of each attempt is passed to :meth:`learn`."""
     weighs = False
     """Whether weights determine the shares; otherwise all shares are equal."""
 
@@ -127,10 +125,19 @@ class Strategy:
     def undo_pick(self) -> None:
         """Undo the last pick, which another guard rejected. The next pick is for the same call. Here: the turn counts."""
 
+
+class Learning(Strategy):
+    """Base of strategies that use the duration of answers: an exponential moving average over time (:data:`DECAY_S`)."""
+
+    peaks = False
+    """Whether the average follows a rise at once and decays slowly (Finagle's peak EWMA)."""
+
     def learn(
         self, instance: InstanceState, outcome: Outcome, duration: float, in_flight: int | None, now: float
     ) -> None:
-        """Learn from an attempt that has ended; ``instance.in_flight`` no longer counts it. Called only if :attr:`learns`.
+        """Learn from an attempt that has ended; ``instance.in_flight`` no longer counts it. Only a success can lower the
+        average. An attempt without an answer took *at least* so long; an immediate error, failure or rejection is not a
+        duration of an answer, and must not make a broken instance the fastest.
 
         Args:
             instance: the instance of the attempt.
@@ -139,21 +146,6 @@ class Strategy:
             in_flight: the requests that the instance was running according to its reply, this one included.
             now: the current time.
         """
-
-
-class Learning(Strategy):
-    """Base of strategies that use the duration of answers: an exponential moving average over time (:data:`DECAY_S`)."""
-
-    learns = True
-    peaks = False
-    """Whether the average follows a rise at once and decays slowly (Finagle's peak EWMA)."""
-
-    def learn(
-        self, instance: InstanceState, outcome: Outcome, duration: float, in_flight: int | None, now: float
-    ) -> None:
-        """See :meth:`Strategy.learn`. Only a success can lower the average. An attempt without an answer took *at least* so
-        long; an immediate error, failure or rejection is not a duration of an answer, and must not make a broken instance
-        the fastest."""
         if in_flight is not None:
             others = in_flight - 1 - instance.in_flight
             instance.others = min(others, MOST_OTHERS) if others > 0 else 0

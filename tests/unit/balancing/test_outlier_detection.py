@@ -37,7 +37,6 @@ from dispatch.balancing.instances import (
     EjectionRules,
     InstanceState,
     Learning,
-    Strategy,
     draw_two,
     outliers,
 )
@@ -741,38 +740,38 @@ def made() -> InstanceState:
 @pytest.mark.parametrize("how", [Learning, Peaks])
 @pytest.mark.parametrize("outcome", [Outcome.SUCCESS, Outcome.TOOL_ERROR])
 def test_the_first_answer_says_how_long_it_takes(how: type[Learning], outcome: Outcome, made: InstanceState) -> None:
-    how(10.0).learn(made, outcome, 0.5, None, START + 3)
+    how().learn(made, outcome, 0.5, None, START + 3)
     assert (made.cost, made.stamp) == (0.5, START + 3)
 
 
 @pytest.mark.parametrize("how", [Learning, Peaks])
 def test_an_answer_that_took_no_time_is_known_all_the_same(how: type[Learning], made: InstanceState) -> None:
-    how(10.0).learn(made, Outcome.SUCCESS, 0.0, None, START)
+    how().learn(made, Outcome.SUCCESS, 0.0, None, START)
     assert made.cost == LEAST_S
     made.cost = 1.0
-    how(10.0).learn(made, Outcome.SUCCESS, 0.0, None, START + 1e6)
+    how().learn(made, Outcome.SUCCESS, 0.0, None, START + 1e6)
     assert made.cost == LEAST_S
 
 
 @pytest.mark.parametrize("how", [Learning, Peaks])
 def test_a_fall_is_followed_as_time_passes(how: type[Learning]) -> None:
     made = state(cost=1.0)
-    how(10.0).learn(made, Outcome.SUCCESS, 0.2, None, START + 10)
+    how().learn(made, Outcome.SUCCESS, 0.2, None, START + 10)
     assert made.cost == pytest.approx(1.0 / math.e + 0.2 * (1 - 1 / math.e))
     assert made.stamp == START + 10
 
 
 def test_a_rise_is_followed_as_time_passes_by_an_average() -> None:
     made = state(cost=1.0)
-    Learning(5.0).learn(made, Outcome.SUCCESS, 2.0, None, START + 5)
+    Learning().learn(made, Outcome.SUCCESS, 2.0, None, START + 10)
     assert made.cost == pytest.approx(1.0 / math.e + 2.0 * (1 - 1 / math.e))
 
 
 def test_a_rise_is_followed_at_once_by_a_peak() -> None:
     made = state(cost=1.0)
-    Peaks(5.0).learn(made, Outcome.SUCCESS, 2.0, None, START + 5)
+    Peaks().learn(made, Outcome.SUCCESS, 2.0, None, START + 5)
     assert (made.cost, made.stamp) == (2.0, START + 5)
-    Peaks(5.0).learn(made, Outcome.SUCCESS, 2.0, None, START + 7)
+    Peaks().learn(made, Outcome.SUCCESS, 2.0, None, START + 7)
     assert (made.cost, made.stamp) == (2.0, START + 7)
 
 
@@ -780,11 +779,11 @@ def test_a_rise_is_followed_at_once_by_a_peak() -> None:
 @pytest.mark.parametrize("outcome", [Outcome.TIMEOUT, Outcome.CANCELLED])
 def test_what_ended_without_an_answer_took_so_long_at_least(how: type[Learning], outcome: Outcome) -> None:
     made = state(cost=1.0)
-    how(10.0).learn(made, outcome, 1.0, None, START)
+    how().learn(made, outcome, 1.0, None, START)
     assert (made.cost, made.stamp) == (1.0, START)
-    how(10.0).learn(made, outcome, 0.3, None, START + 10)  # 1.0 has faded to 0.37
+    how().learn(made, outcome, 0.3, None, START + 10)  # 1.0 has faded to 0.37
     assert (made.cost, made.stamp) == (1.0, START)
-    how(10.0).learn(made, outcome, 0.4, None, START + 10)
+    how().learn(made, outcome, 0.4, None, START + 10)
     assert (made.cost, made.stamp) == (0.4, START + 10)
 
 
@@ -799,24 +798,18 @@ def test_what_was_refused_says_nothing_of_how_long_an_answer_takes(outcome: Outc
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_any_reply_tells_how_many_calls_the_instance_has_from_others(outcome: Outcome, made: InstanceState) -> None:
     made.in_flight = 2
-    Learning(10.0).learn(made, outcome, 1.0, 8, START + 1)
+    Learning().learn(made, outcome, 1.0, 8, START + 1)
     assert (made.others, made.others_at) == (5, START + 1)
-    Learning(10.0).learn(made, outcome, 1.0, None, START + 2)
+    Learning().learn(made, outcome, 1.0, None, START + 2)
     assert (made.others, made.others_at) == (5, START + 1)
-    Learning(10.0).learn(made, outcome, 1.0, 4, START + 3)
+    Learning().learn(made, outcome, 1.0, 4, START + 3)
     assert (made.others, made.others_at) == (1, START + 3)
-    Learning(10.0).learn(made, outcome, 1.0, 1, START + 4)
+    Learning().learn(made, outcome, 1.0, 1, START + 4)
     assert (made.others, made.others_at) == (0, START + 4)
 
 
 def test_a_count_that_cannot_be_is_not_believed(made: InstanceState) -> None:
-    Learning(10.0).learn(made, Outcome.SUCCESS, 1.0, 10**400, START)
+    Learning().learn(made, Outcome.SUCCESS, 1.0, 10**400, START)
     assert made.others == MOST_OTHERS
-    Learning(10.0).learn(made, Outcome.SUCCESS, 1.0, -5, START)
+    Learning().learn(made, Outcome.SUCCESS, 1.0, -5, START)
     assert made.others == 0
-
-
-def test_who_needs_to_know_nothing_learns_nothing(made: InstanceState) -> None:
-    assert not Strategy.learns
-    Strategy().learn(made, Outcome.SUCCESS, 1.0, 9, START + 1)
-    assert (made.cost, made.others, made.stamp) == (0.0, 0, START)
