@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from dispatch._internal import cancel_and_wait, loop_clock
+from dispatch._internal import cancel_and_wait, loop_clock, wait_set
 from dispatch.errors import TransportError
 from dispatch.messaging.wire import TopicName
 from dispatch.resilience.breaker import CircuitBreaker, State
@@ -186,9 +186,7 @@ class FleetLink:
                         _log.warning(text, self.name, ", ".join(placeless), KEEP_S)
             self._report_differing(now())
             await asyncio.sleep(MIN_TICK_S)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TICK_S - MIN_TICK_S):
-                    await self._is_due.wait()
+            await wait_set(self._is_due, TICK_S - MIN_TICK_S)
             self._is_due.clear()
 
     def _report_differing(self, now: float) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from dispatch._internal import Clock, Randomness, Retention
 from dispatch.balancing.balancer import CERTAIN_RATIO
 from dispatch.calls.resolution import ResolvedTool, meter_label
-from dispatch.policy import DEFAULT_RETRY, Policy, RateLimit, parse_quota
+from dispatch.policy import DEFAULT_RETRY, Breaker, Policy, RateLimit, parse_quota
 from dispatch.resilience.aio import AsyncBulkhead, AsyncRateLimiter, user_buckets
 from dispatch.resilience.breaker import CircuitBreaker, State
 from dispatch.resilience.durations import AGE_S, FEW, LatencyHistogram, Quantile
@@ -227,23 +227,20 @@ class ToolGuards:
 
     def _breaker(self) -> CircuitBreaker | None:
         settings = self.policy.breaker
-        if settings is None:
-            return None
+        return None if settings is None else self._new_breaker(settings, None)
+
+    def _new_breaker(self, settings: Breaker, instance: str | None) -> CircuitBreaker:
         return CircuitBreaker(
             settings,
             clock=self.clock,
             randomness=self._randomness,
-            on_transition=self._report_transitions(None),
-            on_recovery=self._on_recovery,
+            on_transition=partial(self._report_transition, instance),
+            on_recovery=self._on_recovery if instance is None else None,
         )
 
-    def _report_transitions(self, instance: str | None) -> Callable[[State, State, str], None]:
-        def report(old: State, new: State, reason: str) -> None:
-            self._dispatcher_observer.on_circuit_transition(
-                self.label, self.version, self.service, instance, old, new, reason
-            )
-
-        return report
+    def _report_transition(self, instance: str | None, old: State, new: State, reason: str) -> None:
+        observer = self._dispatcher_observer
+        observer.on_circuit_transition(self.label, self.version, self.service, instance, old, new, reason)
 
     def _on_recovery(self) -> None:
         if self.pool is not None:
@@ -273,13 +270,7 @@ class ToolGuards:
         if breaker is None and self.policy.breaker is not None:
             while len(self.instance_breakers) >= MAX_INSTANCE_BREAKERS:
                 del self.instance_breakers[next(iter(self.instance_breakers))]  # the oldest: probably gone
-            breaker = CircuitBreaker(
-                self.policy.breaker,
-                clock=self.clock,
-                randomness=self._randomness,
-                on_transition=self._report_transitions(instance),
-            )
-            self.instance_breakers[instance] = breaker
+            breaker = self.instance_breakers[instance] = self._new_breaker(self.policy.breaker, instance)
         return breaker
 
     def record_failure(self, instance: str, now: float) -> bool:
