@@ -546,12 +546,48 @@ GRANULARITY_OF_EACH_S = 1e-6
 """The same for each of the things: a check takes less than a tenth of the time, however many there are."""
 
 
-class DeadlineTimer(Generic[T]):
+class EarliestTimer:
+    """A timer of the running event loop for the earliest of many times: it costs one comparison to add a later one.
+
+    Args:
+        on_time: called at the time with the time on the loop's clock, which is never before the one that was set: a timer
+            may fire early, by the resolution of the clock.
+    """
+
+    __slots__ = ("_at", "_loop", "_now", "_on_time", "_timer")
+
+    def __init__(self, on_time: Callable[[float], object]) -> None:
+        self._on_time = on_time
+        self._loop = asyncio.get_running_loop()
+        self._now = loop_clock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._at = math.inf
+
+    def watch(self, at: float) -> None:
+        """Call at ``at``, unless a call at an earlier time is due anyway; infinite: never."""
+        if at < self._at:
+            self.close()
+            self._at = at
+            self._timer = self._loop.call_at(at, self._fire)
+
+    def _fire(self) -> None:
+        now = max(self._at, self._now())
+        self._timer, self._at = None, math.inf
+        self._on_time(now)
+
+    def close(self) -> None:
+        """Cancel the timer, which may be set again."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer, self._at = None, math.inf
+
+
+class DeadlineTimer(EarliestTimer, Generic[T]):
     """Calls ``on_deadline`` for each thing whose deadline has passed, at the deadline, or after :data:`GRANULARITY_S` where
     another one has just passed.
 
-    The timer is armed for a lower bound of all deadlines, so that a thing costs one comparison: almost all end long before
-    their deadline.
+    The timer is set for a lower bound of all deadlines (:meth:`watch` each one that is added): almost all things end long
+    before their deadline.
 
     Args:
         things: those with a deadline.
@@ -562,41 +598,19 @@ class DeadlineTimer(Generic[T]):
     def __init__(
         self, things: Collection[T], deadline_of: Callable[[T], float], on_deadline: Callable[[T], object]
     ) -> None:
+        super().__init__(self._check)
         self._things = things
         self._deadline_of = deadline_of
         self._on_deadline = on_deadline
-        self._loop = asyncio.get_running_loop()
-        self._now = loop_clock()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = math.inf
 
-    @property
-    def is_armed(self) -> bool:
-        """Whether a check is due at some time."""
-        return self._timer is not None
-
-    def watch(self, deadline: float) -> None:
-        """Watch a thing with this deadline, which was added."""
-        if deadline < self._timer_at:
-            self.close()
-            self._timer_at = deadline
-            self._timer = self._loop.call_at(deadline, self._check)
-
-    def _check(self) -> None:
-        self._timer, self._timer_at = None, math.inf
-        now, deadline_of = self._now(), self._deadline_of
+    def _check(self, now: float) -> None:
+        deadline_of = self._deadline_of
         for thing in sorted((each for each in self._things if deadline_of(each) <= now), key=deadline_of):
             if deadline_of(thing) <= now:  # the end of an earlier one may have changed it
                 self._on_deadline(thing)
         earliest = min(map(deadline_of, self._things), default=math.inf)
         if earliest < math.inf:
             self.watch(max(earliest, now + GRANULARITY_S + len(self._things) * GRANULARITY_OF_EACH_S))
-
-    def close(self) -> None:
-        """Cancel the timer."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer, self._timer_at = None, math.inf
 
 
 # Explanations of wrong arguments of the public interface: a misspelt keyword, a class in place of an instance, a value of

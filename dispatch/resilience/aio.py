@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from tenacity import RetryCallState
 
-from dispatch._internal import Rejection, loop_clock
+from dispatch._internal import EarliestTimer, Rejection, loop_clock
 from dispatch.errors import Outcome
 from dispatch.policy import Bulkhead, RateLimit
 from dispatch.resilience.bulkhead import BulkheadGuard, BulkheadPermit, BulkheadWaiter, QueueLimits
@@ -53,7 +52,7 @@ class AsyncBulkhead:
 
     def __init__(self, settings: Bulkhead, limits: QueueLimits | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = EarliestTimer(self._expire)
         self.guard = BulkheadGuard(settings, loop_clock(), limits)
 
     async def acquire(
@@ -83,7 +82,7 @@ class AsyncBulkhead:
         waiter = guard.enqueue(decide, user=user, deadline=deadline, priority=priority)
         if type(waiter) is not BulkheadWaiter:
             return waiter  # type: ignore[return-value] # a permit or a rejection
-        self._set_timer(waiter.expires)
+        self._timer.watch(waiter.expires)
         try:
             return await decided
         except asyncio.CancelledError:
@@ -94,29 +93,13 @@ class AsyncBulkhead:
             raise
         finally:
             if not guard.waiting:
-                self._cancel_timer()
+                self._timer.close()
 
-    def _set_timer(self, expires: float) -> None:
-        timer = self._timer
-        if timer is not None:
-            if timer.when() <= expires:
-                return
-            timer.cancel()
-        if expires < math.inf:
-            self._timer = self._loop.call_at(expires, self._expire, expires)
-
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _expire(self, due: float) -> None:
-        self._timer = None
-        # A timer may fire slightly early; without ``due`` it would be set again for the same instant, in a busy loop.
-        self.guard.expire(max(due, self._loop.time()))
+    def _expire(self, now: float) -> None:
+        self.guard.expire(now)
         expires = self.guard.next_expiry()
         if expires is not None:
-            self._set_timer(expires)
+            self._timer.watch(expires)
 
     def reconfigure(self, settings: Bulkhead) -> None:
         """Apply other settings; calls in flight and waiting calls stay."""
@@ -125,7 +108,7 @@ class AsyncBulkhead:
     def close(self) -> None:
         """Reject waiting and later calls; calls in flight continue."""
         self.guard.close()
-        self._cancel_timer()
+        self._timer.close()
 
 
 # The asyncio adapter of :mod:`dispatch.resilience.rate_limit`: one timer per tool, one future per wait.
@@ -173,7 +156,7 @@ class AsyncRateLimiter:
         kind: type[RateLimiter] = RateLimiter,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = EarliestTimer(lambda _: self._admit_waiters())
         ruling = rate or user_rate or shared_rate or RateLimit("1/s")
         if here is None and user_rate is not None:
             here = user_buckets(user_rate)
@@ -219,7 +202,7 @@ class AsyncRateLimiter:
         """Cancel a wait. A permit granted meanwhile is returned."""
         self.limiter.leave(waiter)
         if not self.limiter.waiting:
-            self._cancel_timer()
+            self._timer.close()
 
     async def acquire(self, user: str, deadline: float) -> RatePermit | Rejection:
         """:meth:`admit`, and :meth:`wait` for a waiter."""
@@ -228,27 +211,18 @@ class AsyncRateLimiter:
 
     def close(self, reason: str = "closing") -> None:
         """Reject all waiting calls. Later calls are admitted: the owner must not make any."""
-        self._cancel_timer()
+        self._timer.close()
         _wake(self.limiter.refuse_all(reason))
 
     def _admit_waiters(self) -> None:
-        self._cancel_timer()
+        self._timer.close()
         _wake(self.limiter.admit_waiters())
         self._set_timer()
 
     def _set_timer(self) -> None:
         at = self.limiter.next_at()
-        timer = self._timer
-        if at is None or (timer is not None and timer.when() <= at):
-            return  # a timer that fires too early is set again
-        if timer is not None:
-            timer.cancel()
-        self._timer = self._loop.call_at(at, self._admit_waiters)
-
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if at is not None:
+            self._timer.watch(at)  # one that fires too early is set again
 
 
 def _wake(waiters: list[Waiter]) -> None:

@@ -15,7 +15,7 @@ def assert_dispatcher_rests(dispatcher: Dispatcher) -> None:
     """No caller waits, nothing is queued, no timer of a request is set."""
     correlator = correlator_of(dispatcher)
     assert correlator.pending == 0
-    assert not correlator._deadlines.is_armed
+    assert correlator._deadlines._timer is None
     assert correlator.tombstones <= MAX_TOMBSTONES
     assert sessions_of(dispatcher).pending == 0
     channels = dispatcher._running.channels

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import subprocess
 import sys
 import threading
@@ -29,6 +30,7 @@ from dispatch._internal import (
     RETENTION_S,
     DaemonThreads,
     DeadlineTimer,
+    EarliestTimer,
     Retention,
     encode_text,
     excerpt,
@@ -106,6 +108,21 @@ def test_interpreter_exits_despite_a_blocked_thread() -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ends\n", "")
 
 
+async def test_a_timer_calls_at_the_earliest_time_and_can_be_set_again() -> None:
+    times: list[float] = []
+    timer = EarliestTimer(times.append)
+    for seconds in (5, 3, 4, math.inf):
+        timer.watch(START + seconds)
+    await advance(10)
+    assert times == [pytest.approx(START + 3, abs=1e-6)]
+    timer.watch(START + 11)
+    timer.close()
+    timer.watch(START + 12)
+    await advance(10)
+    assert times[1:] == [pytest.approx(START + 12, abs=1e-6)]
+    assert virtual_loop().list_timers() == []
+
+
 class Thing:
     def __init__(self, seconds: float) -> None:
         self.deadline = START + seconds
@@ -140,7 +157,7 @@ async def test_a_deadline_is_handled_to_the_moment() -> None:
     await advance(10)
     assert first.ended_at == pytest.approx(START + 5, abs=1e-6)
     assert things.ended[1].ended_at == pytest.approx(START + 7, abs=1e-6)
-    assert not things.timer.is_armed
+    assert things.timer._timer is None
 
 
 async def test_deadlines_close_to_each_other_are_handled_together() -> None:
@@ -153,9 +170,9 @@ async def test_deadlines_close_to_each_other_are_handled_together() -> None:
 
 async def test_many_things_are_checked_less_often() -> None:
     things, checks = Things(), []
-    many = [things.add_at(1 + number * 1e-4) for number in range(10_000)]
     check = things.timer._check
-    things.timer._check = lambda: (checks.append(len(things)), check())  # type: ignore[method-assign]
+    things.timer._on_time = lambda now: (checks.append(len(things)), check(now))
+    many = [things.add_at(1 + number * 1e-4) for number in range(10_000)]
     await advance(3)
     assert len(things.ended) == 10_000
     assert len(checks) < 1 / GRANULARITY_S
@@ -189,7 +206,7 @@ async def test_the_end_of_one_can_end_or_move_another() -> None:
     assert handled == things[:1]
     await advance(1)
     assert handled == things[:2]
-    assert not timer.is_armed
+    assert timer._timer is None
 
 
 async def test_a_closed_timer_handles_nothing() -> None:
@@ -220,7 +237,7 @@ def test_each_one_is_handled_once_at_its_time(plan: list[tuple[float, float, boo
         for each in due:
             assert each.ended_at is not None
             assert -1e-6 <= each.ended_at - each.deadline <= GRANULARITY_S + 1e-3
-        assert not things.timer.is_armed
+        assert things.timer._timer is None
 
     loop: Any = VirtualClockLoop()
     try:
