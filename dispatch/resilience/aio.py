@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tenacity import RetryCallState
 
@@ -25,6 +25,7 @@ from dispatch.resilience.rate_limit import (
 )
 from dispatch.resilience.retry import (
     ANSWERED,
+    AttemptResult,
     FailedAttempt,
     Hedging,
     NoHedgeReason,
@@ -249,34 +250,6 @@ def _combine(
 # of an attempt for its outcome, and store it.
 
 
-class AttemptResult(Protocol):
-    """The properties of an attempt's result that retries and hedges depend on."""
-
-    @property
-    def outcome(self) -> Outcome:
-        """The outcome of the attempt."""
-
-    @property
-    def sent(self) -> bool:
-        """Whether the request was sent, or may have been."""
-
-    @property
-    def retry_after(self) -> float | None:
-        """Seconds of pause that the service asked for."""
-
-    @property
-    def error_type(self) -> str | None:
-        """The ``type`` of its error, if any."""
-
-    @property
-    def remembered(self) -> bool:
-        """Whether the instance remembers idempotency keys and is still running."""
-
-    @property
-    def is_usual(self) -> bool:
-        """Whether its duration says how long the tool takes."""
-
-
 R = TypeVar("R", bound=AttemptResult)
 
 Attempt = Callable[[int, RetryTarget], Awaitable[R]]
@@ -312,16 +285,7 @@ async def retry(
         may_run = may_have_run(result.outcome, sent=result.sent)
         if may_run:
             executed = result
-        failed = FailedAttempt(
-            result.outcome,
-            clock(),
-            deadline,
-            may_have_run=may_run,
-            keyed=keyed,
-            remembered=result.remembered,
-            retry_after=result.retry_after,
-            error_type=result.error_type,
-        )
+        failed = FailedAttempt(result, clock(), deadline, may_run, keyed)
         if state is None:
             objection = policy.objection(failed)
             if objection is not None:  # perf: most failed calls need no state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
+from typing import Protocol
 
 import msgspec
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, stop_any, wait_exponential
@@ -175,32 +176,54 @@ def may_have_run(outcome: Outcome, *, sent: bool) -> bool:
     return sent and outcome not in _NOT_RUN
 
 
+class AttemptResult(Protocol):
+    """The properties of an attempt's result that retries and hedges depend on."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome of the attempt."""
+
+    @property
+    def sent(self) -> bool:
+        """Whether the request was sent, or may have been."""
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds of pause that the service asked for."""
+
+    @property
+    def error_type(self) -> str | None:
+        """The ``type`` of its error, if any."""
+
+    @property
+    def remembered(self) -> bool:
+        """Whether the instance remembers idempotency keys and is still running."""
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether its duration says how long the tool takes."""
+
+
 class FailedAttempt(msgspec.Struct, frozen=True):
     """What the retry decision depends on: the outcome in a ``RetryCallState``.
 
     Attributes:
-        outcome: of the attempt.
+        result: of the attempt.
         now, deadline: of the whole call, on one clock.
         may_have_run: the tool may have been executed (:func:`may_have_run`).
         keyed: the call has an idempotency key.
-        remembered: the instance that was tried remembers keys and is still running.
-        retry_after: seconds of pause that the service asked for.
-        error_type: the ``type`` of the error.
     """
 
-    outcome: Outcome
+    result: AttemptResult
     now: float
     deadline: float
-    may_have_run: bool = True
-    keyed: bool = False
-    remembered: bool = False
-    retry_after: float | None = None
-    error_type: str | None = None
+    may_have_run: bool
+    keyed: bool
 
     @property
     def pause(self) -> float:
         """Seconds that the service asked for, or 0."""
-        pause = self.retry_after
+        pause = self.result.retry_after
         return pause if pause is not None and pause > 0 else 0.0
 
 
@@ -296,15 +319,16 @@ class RetryPolicy:
     def objection(self, failed: FailedAttempt) -> NoRetryReason | None:
         """Return why no other attempt can follow this one, whatever the limits of the call: it would have the same outcome,
         or the tool may have been executed and must not be executed twice."""
-        is_tool_error = failed.outcome is Outcome.TOOL_ERROR
+        result = failed.result
+        is_tool_error = result.outcome is Outcome.TOOL_ERROR
         if is_tool_error:
-            if failed.error_type not in self.settings.retryable_errors:
+            if result.error_type not in self.settings.retryable_errors:
                 return NoRetryReason.OUTCOME
-        elif failed.outcome not in RETRYABLE_OUTCOMES or failed.error_type in NON_RETRYABLE_ERRORS:
+        elif result.outcome not in RETRYABLE_OUTCOMES or result.error_type in NON_RETRYABLE_ERRORS:
             return NoRetryReason.OUTCOME
         if self._repeatable or not failed.may_have_run:
             return None
-        if not (failed.keyed and failed.remembered):
+        if not (failed.keyed and result.remembered):
             return NoRetryReason.UNSAFE
         return NoRetryReason.OUTCOME if is_tool_error else None  # the instance would repeat the remembered answer
 

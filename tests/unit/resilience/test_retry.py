@@ -145,18 +145,8 @@ async def test_tenacitys_own_loop_with_the_policys_objects_makes_the_same_attemp
     ):
         state = turn.retry_state
         result = await theirs.attempt(state.attempt_number, RetryTarget.ANY_INSTANCE)
-        state.set_result(
-            FailedAttempt(
-                result.outcome,
-                asyncio.get_running_loop().time(),
-                deadline,
-                may_have_run=may_have_run(result.outcome, sent=result.sent),
-                keyed=keyed,
-                remembered=result.remembered,
-                retry_after=result.retry_after,
-                error_type=result.error_type,
-            )
-        )
+        may_run = may_have_run(result.outcome, sent=result.sent)
+        state.set_result(FailedAttempt(result, asyncio.get_running_loop().time(), deadline, may_run, keyed))
     assert [(at - began, number) for at, number, _ in theirs.attempts] == [
         (pytest.approx(at), number) for at, number, _ in ours.attempts
     ]
@@ -393,7 +383,9 @@ class DecisionBench:
     def decide(self, outcome: Outcome = Outcome.TRANSPORT, **changes: Any) -> RetryDecision | NoRetryReason:
         state = self.retrying.start()
         state.attempt_number = changes.pop("attempt", 1)
-        state.set_result(FailedAttempt(outcome, **{"now": self.now, "deadline": NOW + 30} | changes))
+        told = {key: changes.pop(key) for key in ("retry_after", "error_type", "remembered") if key in changes}
+        circumstances = {"now": self.now, "deadline": NOW + 30, "may_have_run": True, "keyed": False} | changes
+        state.set_result(FailedAttempt(Result(outcome, **told), **circumstances))
         left = self.budget.remaining
         verdict = self.retrying.decide(state)
         assert left - self.budget.remaining == isinstance(verdict, RetryDecision), "only a retry is paid for"
