@@ -322,16 +322,18 @@ class Leases(Protocol):
         """Apply the lease: of users, those that are among ``keys``; None: all."""
 
 
-class Peer:
-    """A member as another one knows it."""
+class Peer(msgspec.Struct):
+    """A member as another one knows it.
 
-    __slots__ = ("heard_at", "lag", "report")
+    Attributes:
+        report: the last one.
+        heard_at: when it came.
+        lag: seconds by which the member's clock is ahead.
+    """
 
-    def __init__(self, report: Report, now: float, clock: float) -> None:
-        self.report = report
-        self.heard_at = now
-        self.lag = report.clock - clock
-        """Seconds by which its clock is ahead."""
+    report: Report
+    heard_at: float
+    lag: float
 
 
 class _Division:
@@ -733,7 +735,7 @@ class Fleet:
             return
         if known is None:
             self.is_urgent = True  # so that it knows this one
-        self.peers[report.member] = Peer(report, now, self._time_of_day())
+        self.peers[report.member] = Peer(report, now, report.clock - self._time_of_day())
         self._is_changed = True
         if self.leads:
             self._confirm(report)
@@ -809,7 +811,7 @@ class Fleet:
             messages.append(self._report(needs, now))
         records: list[Record] = []
         if self.leads and is_reachable:
-            self.peers[self.member] = Peer(self._as_report(needs, self._number), now, self._time_of_day())
+            self.peers[self.member] = Peer(self._as_report(needs, self._number), now, 0.0)
             table = self._divide(now)
             if table is not None:
                 messages.append(table)

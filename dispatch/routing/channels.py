@@ -225,10 +225,9 @@ class Channels:
         if not keeps_replies:
             pace = Pace(burst=math.inf) if keeps_requests else None
             publisher = PacedPublisher(publisher, pace, replies.window)
-        exchange = self._exchange
+        exchange, now = self._exchange, self._exchange.now()
         channel = TopicChannel(
-            *(request_queue, publisher, reply_to, endpoint, exchange, self.discovery),
-            *(self._transport, exchange.now(), service),
+            request_queue, publisher, reply_to, endpoint, exchange, self.discovery, self._transport, now, service
         )
         channel.instances.share(self._shares.get(request_queue, {}))
         channel.topic = topic

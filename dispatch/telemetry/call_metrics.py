@@ -347,10 +347,7 @@ class SourceMeter:
 
     def __init__(self, instruments: Instruments, label: str) -> None:
         self.label = label
-        self._reloads = {
-            True: instruments.reloads.labels(label, "ok"),
-            False: instruments.reloads.labels(label, "failed"),
-        }
+        self._reloads = {ok: instruments.reloads.labels(label, "ok" if ok else "failed") for ok in (True, False)}
         self._is_last_successful = instruments.last_reload_successful
 
     def record_reload(self, *, is_successful: bool) -> None:

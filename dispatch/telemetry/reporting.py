@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from itertools import islice
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -233,11 +233,9 @@ class _DispatcherMetrics:
             self.collector.remove(self.observed)
         for table in self.tables:
             self.sessions.remove(table)
-        for versions in self.versions.values():
-            versions.release_all()
-        self.tools.release_all()
-        self.services.release_all()
-        self.sources.release_all()
+        held: list[HeldSeries[Any, Any]] = [*self.versions.values(), self.tools, self.services, self.sources]
+        for series in held:
+            series.release_all()
         self.tables.clear()
         self.versions.clear()
 
