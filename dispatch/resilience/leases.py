@@ -198,16 +198,13 @@ class FleetRateLimiter(RateLimiter):
             each[user] = each.get(user, 0.0) + 1.0
         return super().admit(user, deadline)
 
-    def _is_too_late(
-        self, user: str, own: Bucket | None, estimate: float, by: str, now: float, deadline: float
-    ) -> bool:
+    def _adjust(self, estimate: float, by: str, user: str, own: Bucket | None) -> float:
         bucket = self.leased if by == BY_TOOL else own
         is_shared = isinstance(bucket, FleetBucket) and bucket.share < 1.0
         is_spent = self.quota is not None and self.quota.exhausted
         waits = user in self._queue._flows or user in self._user_queues
-        if is_shared and not is_spent and not waits:
-            estimate = min(estimate, LAG_S)  # one call of each user waits for what other processes do not use
-        return super()._is_too_late(user, own, estimate, by, now, deadline)
+        # One call of each user waits for what other processes do not use.
+        return min(estimate, LAG_S) if is_shared and not is_spent and not waits else estimate
 
     def _refuse(self, reason: str, retry_after: float | None, by: str = BY_TOOL) -> Rejection:
         quota = self.quota

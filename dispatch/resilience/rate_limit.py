@@ -411,7 +411,8 @@ class RateLimiter:
 
     def _enqueue(self, user: str, own: Bucket | None, now: float, deadline: float) -> Waiter | Rejection:
         estimate, by = self._estimate(user, own, now)
-        if self._is_too_late(user, own, estimate, by, now, deadline):
+        wait = self._adjust(estimate, by, user, own)
+        if wait > self._max_wait + STEP_S or now + wait >= deadline:
             return self._refuse("too-late", estimate, by)
         if not self._queue.reserve(user):
             return self._refuse("queue-full", estimate, by)
@@ -428,11 +429,9 @@ class RateLimiter:
                 self._place(user, now)
         return waiter
 
-    def _is_too_late(
-        self, user: str, own: Bucket | None, estimate: float, by: str, now: float, deadline: float
-    ) -> bool:
-        """Return whether a call of ``user`` cannot be admitted within ``max_wait`` and before its deadline."""
-        return estimate > self._max_wait + STEP_S or now + estimate >= deadline
+    def _adjust(self, estimate: float, by: str, user: str, own: Bucket | None) -> float:
+        """Return the wait that a call of ``user`` is to be queued for, if it can be admitted after it; here the estimate."""
+        return estimate
 
     def _estimate(self, user: str, own: Bucket | None, now: float) -> tuple[float, str]:
         """Return the expected wait and the limit that causes it."""
