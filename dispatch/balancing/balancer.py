@@ -124,22 +124,15 @@ class LeastRequest(Learning):
             self.usual = usual = min(cost, usual * RISE) if usual else cost
         instance.brake = cost / usual if cost > MUCH_SLOWER * usual else 1.0
 
-    def load(self, instance: InstanceState, now: float) -> float:
-        """Return the load of ``instance`` with one more call, in calls per weight."""
-        load = (instance.in_flight + 1) / instance.weight
-        return load * instance.brake if now - instance.stamp < DECAY_S else load
-
     def pick(self, candidates: Sequence[InstanceState], now: float) -> InstanceState:
         """Return the least loaded of the drawn instances; of equals, the one that was picked longest ago."""
         count = self._choice_count
         if count < len(candidates):
             candidates = draw_two(candidates, self._randomness) if count == 2 else self._draw(candidates, count)
-        best = candidates[0]
-        least = self.load(best, now)
+        best, least = candidates[0], NEVER
         remembered = now - DECAY_S
         for each in candidates:
-            # Inlined load(): this loop runs for every compared instance.
-            load = (each.in_flight + 1) / each.weight
+            load = (each.in_flight + 1) / each.weight  # with one more call, in calls per weight
             if each.stamp > remembered:
                 load *= each.brake
             if load < least or (load == least and each.order < best.order):
