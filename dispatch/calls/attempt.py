@@ -295,8 +295,9 @@ class Call(msgspec.Struct, eq=False):
     Attributes:
         tool, guards, observer: of the tool that is called, and of this call.
         options: as the caller set them.
+        started: when the call began, on the loop's clock.
         payload: of each request.
-        deadline: of the whole call, on the loop's clock; ``limit`` seconds after the call began.
+        deadline: of the whole call, ``limit`` seconds after it began.
         is_stream: the caller reads chunks as they arrive.
         idle: seconds between two chunks at most, for a stream.
         stream_deadline: of a stream whose first chunk has the deadline of a call: ``deadline``; None: of any other.
@@ -311,9 +312,10 @@ class Call(msgspec.Struct, eq=False):
     guards: ToolGuards
     observer: CallObserver
     options: CallOptions
-    payload: bytes
-    deadline: float
-    limit: float
+    started: float
+    payload: bytes = b""
+    deadline: float = 0.0
+    limit: float = 0.0
     is_stream: bool = False
     idle: float = 0.0
     stream_deadline: float | None = None
@@ -509,7 +511,7 @@ class Attempt(msgspec.Struct, eq=False):
             raise
         if chunk is not None:
             if (deadline := self.call.stream_deadline) is not None:
-                self.limit_name, self.limit = "stream", deadline - (self.call.deadline - self.call.limit)
+                self.limit_name, self.limit = "stream", deadline - self.call.started
                 request.begin_stream(deadline, self.limit_name, self.call.idle)
             self.record_first_chunk(chunk, clock())
         return chunk is not None
@@ -778,7 +780,7 @@ class Attempts:
         """Return the first attempt of a call, hedged where the policy says so, to be awaited. perf: the coroutine of
         :meth:`attempt` itself."""
         guards = call.guards
-        guards.budget.record_call(call.deadline - call.limit)
+        guards.budget.record_call(call.started)
         target = _ANY_INSTANCE if call.options.idempotency_key is None else _KEY_HOLDER
         hedging = guards.hedging
         if hedging is None or call.is_stream:
@@ -980,7 +982,7 @@ class Attempts:
                         return  # it waited for further instances, and has no more time for that
                     if (size := len(call.payload)) > (limit := pool.connection.max_message_bytes):
                         raise error_from_oversized_request(tool.label, size, int(limit))
-                    if broker.was_disconnected_since(call.deadline - call.limit):  # the instances may be there
+                    if broker.was_disconnected_since(call.started):  # the instances may be there
                         raise error_from_disconnection(tool.label, broker.url, is_back=True)
                     raise _error_without_instance(tool, pool)
                 await self._await_turn(pool.channels, min(ends, now + DISCOVERY_S))

@@ -38,7 +38,7 @@ from dispatch.result import CallResult, ResultContent
 from dispatch.routing.instance import InFlight
 from dispatch.schemas import InvalidSchemaError, Mistake, ValidatorCache, join_mistakes
 from dispatch.telemetry.events import AUDIT, Listeners, log_decision
-from dispatch.telemetry.observers import NO_PROPERTIES, CallObserver
+from dispatch.telemetry.observers import NO_PROPERTIES
 
 # Checks the arguments of a call against the schema of its tool, where the policy's ``check-arguments`` says so.
 
@@ -133,10 +133,6 @@ _COUNTING = (TimedOut, Lost)
 """The failures of an exchange that count the chunks that arrived."""
 
 
-Trail = Call | DispatchError | None
-"""A call that was prepared, or the error of one that was refused; None: neither yet."""
-
-
 class CallRuntime(Protocol):
     """What :class:`Calls` needs of a dispatcher that is connected, or of a wrapped client."""
 
@@ -196,35 +192,33 @@ class Calls:
             started = self._now()
         runtime = self._runtime
         guards = runtime.guards_of(tool)
-        observer = guards.observer.start_call(tool, started, options.user)
+        call = Call(tool, guards, guards.observer.start_call(tool, started, options.user), options, started)
+        error: DispatchError | None = None
         reply = NO_PROPERTIES
-        call: Trail = None
         try:
-            if tool.requirement is not None:  # 2 authorize
-                call = await self._authorize(tool, tool.requirement, observer, options, started)
-            if call is None:
-                call = self._prepare(  # 3 deadline
-                    tool, guards, observer, arguments, options, started, on_stream is not None, not is_stream
-                )
-            if isinstance(call, DispatchError):
-                result = self._failure(tool, call, options.user, started)
+            if tool.requirement is not None:
+                error = await self._authorize(call, tool.requirement)  # 2 authorize
+            if error is None:
+                error = self._prepare(call, arguments, on_stream is not None, not is_stream)  # 3 deadline
+            if error is not None:
+                result = self._failure(call, error)
             else:
                 calls, pool_calls = guards.calls, runtime.pool_calls_of(tool)
                 calls.count += 1  # perf: not as context managers, which are two function calls each
                 pool_calls.count += 1
                 try:
                     if tool.is_single_flight and options.idempotency_key is None and on_stream is None:
-                        result = await self._share(call, started)
+                        result = await self._share(call)
                     else:
                         attempt = await self._attempts.begin(call)  # 4 attempts
                         if attempt.outcome is not _SUCCESS:
                             attempt = await self._attempts.retry(call, attempt)
                         if on_stream is not None and attempt.first_chunk is not None:
-                            chunks = self._read_chunks(call, attempt, started, on_result)
+                            chunks = self._read_chunks(call, attempt, on_result)
                             await anext(chunks)  # it counts the call from here on
                             on_stream(chunks)
-                            return self._result(call, attempt, started)
-                        result = self._result(call, attempt, started)  # 5 result
+                            return self._result(call, attempt)
+                        result = self._result(call, attempt)  # 5 result
                         if type(attempt.settled) is Answer:
                             reply = attempt.settled.trace_context
                 finally:
@@ -235,9 +229,9 @@ class Calls:
                     if not calls.count:
                         calls.on_idle()
         except BaseException:
-            self._cancel(guards, call, options, started, observer)
+            self._cancel(call)
             raise
-        self._end(guards, call, options, started, observer, result, reply)  # 6 observe
+        self._end(call, result, reply)  # 6 observe
         if result.error is not None:
             await yield_to_others()
         return result
@@ -282,22 +276,22 @@ class Calls:
         return streams[0] if streams else _yield_whole(result.text)
 
     async def _read_chunks(
-        self, call: Call, attempt: Attempt, started: float, on_result: Callable[[CallResult], object] | None
+        self, call: Call, attempt: Attempt, on_result: Callable[[CallResult], object] | None
     ) -> AsyncGenerator[str, None]:
         """Yield ``""``, and then the chunks of a stream that has begun; end its call (steps 5 and 6).
 
         Raises:
             DispatchError: the call failed; the chunks before that were yielded.
         """
-        tool, guards, observer, options = call.tool, call.guards, call.observer, call.options
+        observer = call.observer
         assert attempt.first_chunk is not None
         assert attempt.replies is not None
         try:
-            with guards.calls, self._runtime.pool_calls_of(tool):
+            with call.guards.calls, self._runtime.pool_calls_of(call.tool):
                 try:
                     self._attempts.follow_stream(attempt)
                     yield ""
-                    observer.on_first_chunk(self._now() - started)
+                    observer.on_first_chunk(self._now() - call.started)
                     observer.on_chunk(attempt.first_chunk)
                     yield attempt.first_chunk
                     async for chunk in attempt.replies:
@@ -305,27 +299,25 @@ class Calls:
                         yield chunk
                 finally:
                     self._attempts.end_stream(attempt)
-            result, reply = self._result(call, attempt, started), NO_PROPERTIES
+            result, reply = self._result(call, attempt), NO_PROPERTIES
             if type(attempt.settled) is Answer:
                 reply = attempt.settled.trace_context
         except BaseException:
-            self._cancel(guards, call, options, started, observer)
+            self._cancel(call)
             raise
-        self._end(guards, call, options, started, observer, result, reply)
+        self._end(call, result, reply)
         if on_result is not None:
             self._listeners.call(on_result, result)
         if result.error is not None:
             await yield_to_others()
             raise result.error
 
-    async def _authorize(
-        self, tool: ResolvedTool, requirement: Requirement, observer: CallObserver, options: CallOptions, started: float
-    ) -> DispatchError | None:
-        """Step 2: conclude whether the user may call ``tool``, and log the decision. It waits only if the user's permissions
+    async def _authorize(self, call: Call, requirement: Requirement) -> DispatchError | None:
+        """Step 2: conclude whether the user may call the tool, and log the decision. It waits only if the user's permissions
         are not cached, at most for :data:`LOOKUP_TIMEOUT_S` and the caller's own timeout. Return the error of a refused
         call."""
-        user, authorizer = options.user, self._authorizer
-        decision = authorizer.decide(user, requirement, started)
+        tool, observer, user, authorizer = call.tool, call.observer, call.options.user, self._authorizer
+        decision = authorizer.decide(user, requirement, call.started)
         if decision is GRANTED and not AUDIT.isEnabledFor(INFO):
             return None
         if not isinstance(user, str):
@@ -334,7 +326,7 @@ class Calls:
         if decision is None:
             if authorizer.is_closed:
                 return error_from_closing(tool.label)
-            limit, timeout = LOOKUP_TIMEOUT_S, options.timeout
+            limit, timeout = LOOKUP_TIMEOUT_S, call.options.timeout
             if isinstance(timeout, _LIMITS) and timeout < limit:  # checked later, with the deadline
                 limit = timeout
             decision = await authorizer.resolve(user, requirement, limit)
@@ -349,36 +341,28 @@ class Calls:
         return error
 
     def _prepare(
-        self,
-        tool: ResolvedTool,
-        guards: ToolGuards,
-        observer: CallObserver,
-        arguments: Mapping[str, Any],
-        options: CallOptions,
-        started: float,
-        is_stream: bool,
-        begins_as_call: bool,
-    ) -> Call | DispatchError:
+        self, call: Call, arguments: Mapping[str, Any], is_stream: bool, begins_as_call: bool
+    ) -> DispatchError | None:
         """Step 3: set the deadline of the call, encode its request, and check its arguments where the policy says so. Return
         an error, if a mistake of the caller leaves nothing to send.
 
         Args:
-            started: when the call began, on the loop's clock.
             is_stream: the caller reads chunks as they arrive.
             begins_as_call: until the first chunk of a stream the limits are those of a call.
         """
+        tool, options, guards = call.tool, call.options, call.guards
         policy = tool.policy
-        idle, stream_deadline = 0.0, None
         try:
             # One instant on the loop's clock for everything that follows.
             if is_stream:
+                call.is_stream = True
                 limit = policy.stream_timeout if options.timeout is None else check_seconds(options.timeout)
                 if begins_as_call:
-                    stream_deadline = started + limit
+                    call.stream_deadline = call.started + limit
                     limit = min(limit, policy.timeout)
-                idle = policy.stream_idle_timeout
+                call.idle = policy.stream_idle_timeout
                 if options.idle_timeout is not None:
-                    idle = check_seconds(options.idle_timeout, "idle-timeout")
+                    call.idle = check_seconds(options.idle_timeout, "idle-timeout")
             else:
                 limit = policy.timeout if options.timeout is None else check_seconds(options.timeout)
             if options.idempotency_key is not None:
@@ -386,7 +370,7 @@ class Calls:
             if options.priority is not None:
                 check_priority(options.priority, policy)
             config = tool.config_text if options.config is None else options.config
-            payload = request_payload(config, arguments, options.user, policy)
+            call.payload = request_payload(config, arguments, options.user, policy)
             checks = policy.check_arguments
             if (
                 (checks == "always" or (checks != "never" and (options.by_model or tool.is_local)))
@@ -396,45 +380,33 @@ class Calls:
                 return error_from_argument_mistakes(tool.label, mistakes)
         except MISTAKES as mistake:
             return error_from_mistake(tool.label, policy, mistake)
-        observer.on_arguments(arguments)
-        call = Call(tool, guards, observer, options, payload, started + limit, limit, is_stream, idle, stream_deadline)
+        call.limit = limit
+        call.deadline = call.started + limit
+        call.observer.on_arguments(arguments)
         if guards.records is not None and guards.records.content:
             call.arguments = excerpt(write_json(arguments), MAX_RECORDED_CHARS)
-        return call
+        return None
 
-    def _end(
-        self,
-        guards: ToolGuards,
-        call: Trail,
-        options: CallOptions,
-        started: float,
-        observer: CallObserver,
-        result: CallResult,
-        reply: Mapping[str, str],
-    ) -> None:
+    def _end(self, call: Call, result: CallResult, reply: Mapping[str, str]) -> None:
         """Step 6: observe the end of a call."""
-        error = result.error
+        guards, observer, options, error = call.guards, call.observer, call.options, result.error
         if error is not None and (refusal := error.policy_refusal):
             observer.on_refused(options.user, refusal)
         observer.on_end(result, reply)
         if guards.records is not None:
-            trail = call if type(call) is Call else None
             trace_id = "" if observer is guards.observer else observer.trace_id  # perf: most calls are in no trace
-            guards.records.add(options.user, started, result, trail, trace_id)
+            guards.records.add(options.user, call.started, result, call, trace_id)
         if self._listeners.current:
             self._listeners.publish(FinishedCall(result.tool, options.user, result, options.by_model))
 
-    def _cancel(
-        self, guards: ToolGuards, call: Trail, options: CallOptions, started: float, observer: CallObserver
-    ) -> None:
+    def _cancel(self, call: Call) -> None:
         """Step 6 of a call that was cancelled, or of a stream that was closed early."""
-        seconds = self._now() - started
-        observer.on_cancel(seconds, call.requests if isinstance(call, Call) else 0)
-        if guards.records is not None:
-            trail = call if isinstance(call, Call) else None
-            guards.records.add_cancelled(options.user, started, seconds, trail, observer.trace_id)
+        observer, records, seconds = call.observer, call.guards.records, self._now() - call.started
+        observer.on_cancel(seconds, call.requests)
+        if records is not None:
+            records.add_cancelled(call.options.user, call.started, seconds, call, observer.trace_id)
 
-    async def _share(self, call: Call, started: float) -> CallResult:
+    async def _share(self, call: Call) -> CallResult:
         """Single flight: equal calls in flight at the same time share one exchange."""
         runtime, label, is_own = self._runtime, call.tool.label, False
 
@@ -443,21 +415,20 @@ class Calls:
             is_own = True
             with call.guards.calls, runtime.pool_calls_of(call.tool):
                 attempt = await self._attempts.run(call)
-            return self._result(call, attempt, started)
+            return self._result(call, attempt)
 
         while True:
             result = await runtime.flights.share((label, call.tool.version, call.payload), fly, call.deadline)
             if result is None:
-                late = error_from_timeout(label, call.limit, "call", repeatable=True)
-                return self._failure(call.tool, late, call.options.user, started)
+                return self._failure(call, error_from_timeout(label, call.limit, "call", repeatable=True))
             # A timeout of the call that was joined is none of this call, which may have begun later.
             if is_own or result.outcome is not Outcome.TIMEOUT or self._now() >= call.deadline:
-                return msgspec.structs.replace(result, duration=self._now() - started)
+                return msgspec.structs.replace(result, duration=self._now() - call.started)
 
-    def _result(self, call: Call, attempt: Attempt, started: float) -> CallResult:
-        tool, error, settled = call.tool, attempt.error, attempt.settled
+    def _result(self, call: Call, attempt: Attempt) -> CallResult:
+        error, settled = attempt.error, attempt.settled
         if error is not None:
-            error = self._with_alternatives(tool, error, call.options.user)
+            error = self._with_alternatives(call, error)
         text, chunks, instance, content = "", 0, None, NO_CONTENT
         if type(settled) is Answer:
             chunks, instance = settled.chunks, settled.instance
@@ -468,11 +439,11 @@ class Calls:
         elif isinstance(settled, _COUNTING):
             chunks = settled.chunks
         return CallResult(
-            tool.label,
+            call.tool.label,
             _SUCCESS if error is None else error.outcome,
             text,
             error,
-            self._now() - started,
+            self._now() - call.started,
             call.requests,
             chunks,
             attempt.request_id,
@@ -481,17 +452,17 @@ class Calls:
             content.structured,
         )
 
-    def _failure(self, tool: ResolvedTool, error: DispatchError, user: str, started: float) -> CallResult:
+    def _failure(self, call: Call, error: DispatchError) -> CallResult:
         """The result of a call for which nothing was sent."""
-        error = self._with_alternatives(tool, error, user)
-        return CallResult(tool.label, error.outcome, error=error, duration=self._now() - started)
+        error = self._with_alternatives(call, error)
+        return CallResult(call.tool.label, error.outcome, error=error, duration=self._now() - call.started)
 
-    def _with_alternatives(self, tool: ResolvedTool, error: DispatchError, user: str) -> DispatchError:
+    def _with_alternatives(self, call: Call, error: DispatchError) -> DispatchError:
         """Add tools to ``error`` that could serve instead and that the user may call."""
-        if not tool.is_tool or error.outcome in (Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS):
+        if not call.tool.is_tool or error.outcome in (Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS):
             return error
-        permissions = self._authorizer.known_permissions(user, self._now())
-        return add_alternatives(error, self._alternatives(tool.label, permissions))
+        permissions = self._authorizer.known_permissions(call.options.user, self._now())
+        return add_alternatives(error, self._alternatives(call.tool.label, permissions))
 
 
 async def _yield_whole(text: str) -> AsyncGenerator[str, None]:
