@@ -298,7 +298,7 @@ class RetryPolicy:
             # The last one, because a retry that is not made is not withdrawn.
             NoRetryReason.BUDGET: lambda _: not budget.withdraw(),
         }
-        self.stop = stop_any(*self._stops.values())
+        self.stop = stop_any(*self._stops.values())  # type: ignore[arg-type] # functions are stops, too
         self.wait = wait_full_jitter(bound, self._median, randomness)
         self._retrying = Retrying(retry=self.retry, stop=self.stop, wait=self.wait)
 

@@ -791,7 +791,7 @@ def test_what_ended_without_an_answer_took_so_long_at_least(how: type[Learning],
 def test_what_was_refused_says_nothing_of_how_long_an_answer_takes(outcome: Outcome) -> None:
     for cost in (0.0, 1.0):
         made = state(cost=cost)
-        Peaks(10.0).learn(made, outcome, 5.0, None, START + 10)
+        Peaks().learn(made, outcome, 5.0, None, START + 10)
         assert (made.cost, made.stamp) == (cost, START)
 
 
