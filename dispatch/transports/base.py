@@ -430,31 +430,21 @@ class FairQueue(Generic[T]):
         return items
 
 
-class PublishWindow(Generic[T]):
-    """At most ``size`` items in flight; further ones are queued, first in first out in a flow, round-robin over flows.
+class PublishWindow(FairQueue[T]):
+    """At most ``size`` items in flight, and the queue of further ones. While the connection is down, items are only queued:
+    :meth:`put`.
 
     Args:
         size: items in flight.
-        max_queued: queued items.
-        max_queued_bytes: queued bytes.
+        max_items, max_bytes: of the queue.
     """
 
-    def __init__(self, size: int, max_queued: int, max_queued_bytes: int) -> None:
+    def __init__(self, size: int, max_items: int, max_bytes: int) -> None:
         if size < 1:
             raise ValueError(f"a publish window needs at least one message, not {size}")
+        super().__init__(max_items, max_bytes)
         self.size = size
         self.outstanding = 0
-        self._queue: FairQueue[T] = FairQueue(max_queued, max_queued_bytes)
-
-    @property
-    def queued(self) -> int:
-        """Queued items."""
-        return len(self._queue)
-
-    @property
-    def queued_bytes(self) -> int:
-        """Queued bytes."""
-        return self._queue.bytes
 
     def offer(self, flow: str, item: T, size: int) -> bool:
         """Return True if ``item`` is in flight now and must be sent, False if it was queued.
@@ -462,43 +452,21 @@ class PublishWindow(Generic[T]):
         Raises:
             QueueFullError: the queue is full; the item was not added.
         """
-        if self.outstanding < self.size and not len(self._queue):
+        if self.outstanding < self.size and not self._items:
             self.outstanding += 1
             return True
-        self._queue.put(flow, item, size)
+        self.put(flow, item, size)
         return False
 
-    def hold(self, flow: str, item: T, size: int) -> None:
-        """Queue ``item`` although the window is not full (the connection is down).
-
-        Raises:
-            QueueFullError: the queue is full; the item was not added.
-        """
-        self._queue.put(flow, item, size)
-
-    def settle(self, count: int = 1) -> None:
-        """Record the receipts of ``count`` items."""
-        if count > self.outstanding:
-            raise ValueError(f"{count} settled, but only {self.outstanding} outstanding")
-        self.outstanding -= count
+    def settle(self) -> None:
+        """Record the receipt of an item."""
+        self.outstanding -= 1
 
     def pop_queued(self) -> T | None:
         """Remove and return the next queued item, now in flight; None when the queue is empty or the window is full."""
         if self.outstanding >= self.size:
             return None
-        item = self._queue.pop()
+        item = self.pop()
         if item is not None:
             self.outstanding += 1
         return item
-
-    def withdraw(self, flow: str, item: T) -> bool:
-        """Withdraw a queued item. Return whether it was still queued."""
-        return self._queue.remove(flow, item)
-
-    def waiting(self, flow: str) -> bool:
-        """Return whether ``flow`` has queued items."""
-        return self._queue.has_flow(flow)
-
-    def drain(self) -> list[T]:
-        """Empty the queue and return its items."""
-        return self._queue.clear()

@@ -165,7 +165,7 @@ class PulsarPublisher:
         return self.sender.send_packet(self, payload)
 
     async def writable(self, flow: str) -> None:
-        await self.sender.wait_until(lambda: not (self.waiting or self.sender.window.waiting(flow)))
+        await self.sender.wait_until(lambda: not (self.waiting or self.sender.window.has_flow(flow)))
 
     async def close(self) -> None:
         self.users -= 1
@@ -280,9 +280,9 @@ class MessageSender:
                     return
             else:
                 # Queued here, a message can be withdrawn; in pulsar-client it cannot.
-                window.hold(ticket.flow, ticket, size)
+                window.put(ticket.flow, ticket, size)
         except QueueFullError:
-            raise publish_queue_full(window.queued, topic="the broker", retry_after=1.0) from None
+            raise publish_queue_full(len(window), topic="the broker", retry_after=1.0) from None
         self.wants_receipts = True
         self.process_receipts()  # a receipt may have arrived before wants_receipts was set
 
@@ -339,7 +339,7 @@ class MessageSender:
 
     def withdraw(self, ticket: PulsarTicket) -> bool:
         """Remove ``ticket`` from the queue. Return False if it was sent."""
-        withdrawn = self.window.withdraw(ticket.flow, ticket)
+        withdrawn = self.window.remove(ticket.flow, ticket)
         if not withdrawn and ticket in ticket.publisher.waiting:
             ticket.publisher.waiting.remove(ticket)
             self._waiting -= 1
@@ -465,10 +465,10 @@ class MessageSender:
                 self._loop.call_soon(ticket.fail, problem)
             if ticket.on_receipt is not None:
                 self._loop.call_soon(ticket.on_receipt)
-        if window.queued and self._supervisor.down_since is None:
+        if len(window) and self._supervisor.down_since is None:
             while (waiting := window.pop_queued()) is not None:
                 self._send(waiting)
-        self.wants_receipts = bool(window.queued or self._writers)
+        self.wants_receipts = bool(len(window) or self._writers)
         if self._writers:
             self._release_writers()
 
@@ -484,7 +484,7 @@ class MessageSender:
     async def flush(self) -> None:
         """Wait until every message is sent, and every message and packet has its receipt."""
         await self.wait_until(
-            lambda: not (self.window.queued or self._waiting or self._outstanding or self.packets.count_outstanding())
+            lambda: not (len(self.window) or self._waiting or self._outstanding or self.packets.count_outstanding())
         )
 
     async def flush_publisher(self, publisher: PulsarPublisher) -> None:
@@ -526,7 +526,7 @@ class MessageSender:
 
     def fail_queued(self, error: TransportError) -> None:
         """Fail all queued messages."""
-        for ticket in self.window.drain():
+        for ticket in self.window.clear():
             ticket.fail(error)
 
     def close(self) -> None:
@@ -537,7 +537,7 @@ class MessageSender:
 
     def abandon(self) -> None:
         """Drop all messages and waits without calling back: the event loop of the callbacks is closed."""
-        self.window.drain()
+        self.window.clear()
         self._writers.clear()
         self._outstanding.clear()
         self.receipts.clear()
