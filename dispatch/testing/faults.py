@@ -413,20 +413,14 @@ class AlteredMessage:
 class AlteredDurableMessage(DurableMessage):
     """The content of ``shown`` in place of a durable message's, which is acknowledged with it."""
 
-    __slots__ = ("_inner", "_shown")
+    __slots__ = ("_inner",)
 
     def __init__(self, inner: DurableMessage, shown: Message) -> None:
         self._inner = inner
-        self._shown = shown
+        self._message = shown
         self.lag = inner.lag
         self.backlog = inner.backlog
         self.kept = False
-
-    def properties(self) -> dict[str, str]:
-        return self._shown.properties()
-
-    def data(self) -> bytes:
-        return self._shown.data()
 
     def keep(self) -> None:
         super().keep()

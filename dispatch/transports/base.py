@@ -56,8 +56,10 @@ class DurableMessage(ABC):
     and redelivers it to another subscriber if this one disconnects first. It is acknowledged when its handler returns,
     unless the handler called :meth:`keep` or :meth:`settle`."""
 
-    __slots__ = ("backlog", "kept", "lag")
+    __slots__ = ("_message", "backlog", "kept", "lag")
 
+    _message: Message
+    """Has its content."""
     kept: bool
     """It stays unacknowledged when its handler returns."""
     lag: float
@@ -65,13 +67,13 @@ class DurableMessage(ABC):
     backlog: bool
     """The message may have been published before the subscription was opened: only :attr:`lag` says how long it waited."""
 
-    @abstractmethod
     def properties(self) -> dict[str, str]:
         """See :class:`Message`."""
+        return self._message.properties()
 
-    @abstractmethod
     def data(self) -> bytes:
         """See :class:`Message`."""
+        return self._message.data()
 
     def deliver_to(self, handler: Handler) -> None:
         """Call ``handler`` with the message, and acknowledge it unless it is kept: also after an exception, because a

@@ -64,7 +64,9 @@ class MemoryMessage:
 class MemoryDelivery(DurableMessage):
     """See :class:`dispatch.transports.base.DurableMessage`."""
 
-    __slots__ = ("_message", "_subscription")
+    __slots__ = ("_subscription",)
+
+    _message: MemoryMessage
 
     def __init__(self, subscription: MemorySubscription, message: MemoryMessage, now: float) -> None:
         self._subscription = subscription
@@ -72,12 +74,6 @@ class MemoryDelivery(DurableMessage):
         self.kept = False
         self.lag = now - message.published
         self.backlog = message.published < subscription.opened
-
-    def properties(self) -> dict[str, str]:
-        return self._message.properties()
-
-    def data(self) -> bytes:
-        return self._message.data()
 
     def acknowledge(self) -> None:
         self._subscription.unacknowledged.pop(self._message, None)

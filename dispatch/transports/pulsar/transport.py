@@ -610,7 +610,9 @@ class _Batch:
 class Delivery(DurableMessage):
     """See :class:`dispatch.transports.base.DurableMessage`."""
 
-    __slots__ = ("_batch", "_consumer", "_durable", "_message")
+    __slots__ = ("_batch", "_consumer", "_durable")
+
+    _message: Any
 
     def __init__(self, durable: DurableSubscription, consumer: Any, message: Any) -> None:
         self._durable = durable
@@ -620,14 +622,6 @@ class Delivery(DurableMessage):
         self.lag = time.time() - message.publish_timestamp() / 1000
         self.backlog = durable.in_backlog(message)
         self._batch = durable.find_batch(message)
-
-    def properties(self) -> dict[str, str]:
-        properties: dict[str, str] = self._message.properties()
-        return properties
-
-    def data(self) -> bytes:
-        data: bytes = self._message.data()
-        return data
 
     def acknowledge(self) -> None:
         # The first ones come before the consumer is known here; after a reconnection, the new one can say it too.
