@@ -286,11 +286,15 @@ class RequestQueue:
             return
         places, now = self._places, self._now()
         places.mark_stuck(work, 1)
-        returned.add_done_callback(lambda _: self._free_slot(work))
+        returned.add_done_callback(partial(self._on_return, work))
         if places.is_stuck(work.tool, now):
             for waiting in [each for each in places.waiting if each.tool == work.tool]:
                 places.leave(waiting, now)
                 self.refuse(waiting, Refusal.OVERLOADED)
+
+    def _on_return(self, work: InboundRequest, _returned: object) -> None:
+        self._places.mark_stuck(work, -1)
+        self._free_slot(work)
 
     def _free_slot(self, work: InboundRequest) -> None:
         self._places.release(work, self._now())

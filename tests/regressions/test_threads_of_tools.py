@@ -209,6 +209,36 @@ async def test_what_waits_for_a_place_is_refused_when_hanging_threads_hold_them_
         service.release.set()
 
 
+@pytest.mark.wall_clock
+async def test_a_thread_that_has_returned_counts_no_more_among_those_that_hold_all_places() -> None:
+    """It did for good: after as many as there are places, no request of the tool waited while one more thread hung."""
+    service = Blocking()
+    async with stand(service, catalog(work={"policy": UNGUARDED}), concurrency=2) as (dispatcher, server):
+        assert await dispatcher.call("work", {"at-once": True}) == "done"
+        await service.began.acquire()
+        await asyncio.sleep(SPREAD_S)  # until then a few calls at once: other instances may announce themselves
+        for has_returned in (True, False):
+            call = asyncio.create_task(dispatcher.call("work"))
+            await service.began.acquire()
+            call.cancel()
+            while not server.abandoned_threads:  # noqa: ASYNC110 # the server has no event for it
+                await asyncio.sleep(0)
+            if has_returned:
+                (returned,) = server._threads.abandoned.values()
+                service.release.set()
+                await asyncio.wait([returned])
+                service.release.clear()
+        running = asyncio.create_task(dispatcher.call("work", {"others": True}))
+        await service.began.acquire()
+        waiting = asyncio.create_task(dispatcher.call("work", {"at-once": True}))
+        assert await asyncio.wait([waiting], timeout=0.2) == (set(), {waiting}), (
+            "it waits for the place of the other one"
+        )
+        service.others.set()
+        assert await asyncio.gather(running, waiting) == ["done", "done"]
+        service.release.set()
+
+
 async def test_a_hanging_thread_holds_up_neither_draining_nor_closing() -> None:
     service = Blocking()
     async with serving(service) as server, Peer.as_caller() as caller:
