@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, NoReturn
 
 from dispatch._internal import is_deeper, quote_excerpt
@@ -378,7 +379,7 @@ class Translation:
     # Decoding
 
     def _build(self, end: int) -> str:
-        self._edits.sort(key=_get_start)  # a trailing comma is noted behind the comments that follow it
+        self._edits.sort(key=itemgetter(0))  # a trailing comma is noted behind the comments that follow it
         pieces: list[str] = []
         copied = self._start
         for start, behind, replacement in self._edits:
@@ -428,10 +429,6 @@ class Translation:
                 return start + (_locate_quoted(self._text[start:end], inside) if self._text[start] == "'" else 0)
             shift += end - start - len(replacement)
         return min(position + shift, len(self._text))
-
-
-def _get_start(edit: tuple[int, int, str]) -> int:
-    return edit[0]
 
 
 def _skip_blanks(text: str, position: int) -> int:

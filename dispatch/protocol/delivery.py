@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Protocol
 
 import msgspec
@@ -569,7 +570,7 @@ class SendQueue:
         self._whole_bytes = settings.fragment_bytes
         self._messages = 0
         self.packed_requests = -1
-        self.on_request_cut: Callable[[LargePayload], object] = _ignore
+        self.on_request_cut: Callable[[LargePayload], object] = lambda _payload: None
 
     @property
     def bytes(self) -> int:
@@ -737,10 +738,6 @@ class SendQueue:
         self.begun_bytes = 0
 
 
-def _ignore(_payload: LargePayload) -> None:
-    """Do nothing."""
-
-
 # Packing: which frames leave next, on which path, in packets as large as the windows allow. Pure.
 
 
@@ -894,7 +891,7 @@ class PacketSender:
         if self.peer_window < self._settings.window:
             return self.paths[first] if self._room(self.paths[first]) else None
         usable = self.paths[first : self.usable_paths] + self.paths[1:first]
-        return min([path for path in usable if self._room(path)], key=_in_flight, default=None)
+        return min([path for path in usable if self._room(path)], key=attrgetter("in_flight"), default=None)
 
     def _window(self, path: Path) -> int:
         """Return the unacknowledged bytes that ``path`` may have. One for large payloads has the shares of all of these."""
@@ -978,7 +975,3 @@ class PacketSender:
         self.fragments.clear()
         for path in self.paths:
             path.clear()
-
-
-def _in_flight(path: Path) -> int:
-    return path.in_flight

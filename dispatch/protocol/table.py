@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 from dispatch.protocol import frames
 from dispatch.protocol.delivery import ReceiveWindow
@@ -12,14 +13,6 @@ from dispatch.protocol.settings import DEFAULT_SETTINGS, EndedSessions, Settings
 
 SessionEvents = tuple[Session, list[Event]]
 """What a packet, or a timer, has caused in a session."""
-
-
-def _refuse_inbox(_inbox: str, _secret: str) -> bool:
-    return False
-
-
-def _ignore_name(_service: str) -> None:
-    pass
 
 
 class SessionTable:
@@ -55,8 +48,8 @@ class SessionTable:
         *,
         random_bytes: Callable[[int], bytes],
         secret: str = "",
-        may_reply_to: Callable[[str, str], bool] = _refuse_inbox,
-        on_named: Callable[[str], None] = _ignore_name,
+        may_reply_to: Callable[[str, str], bool] = lambda _inbox, _secret: False,
+        on_named: Callable[[str], object] = lambda _service: None,
         settings: Settings = DEFAULT_SETTINGS,
         max_message_bytes: Callable[[], int] | None = None,
     ) -> None:
@@ -234,7 +227,7 @@ class SessionTable:
         if len(self._by_inbox) >= settings.max_sessions:
             idle = [each for each in self._by_inbox.values() if not each.running]
             if idle:
-                longest = min(idle, key=_heard_at)
+                longest = min(idle, key=attrgetter("heard_at"))
                 ended.append((longest, self.end(longest, now, Failure.EVICTED)))
         return ended
 
@@ -275,7 +268,3 @@ class SessionTable:
             inbox = session.peer_inboxes[0]
             if self._by_inbox.get(inbox) is session:
                 del self._by_inbox[inbox]
-
-
-def _heard_at(session: Session) -> float:
-    return session.heard_at

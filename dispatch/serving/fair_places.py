@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 HEADROOM = 2.0
@@ -345,10 +346,10 @@ class FairPlaces(Generic[T]):
         if len(self._waiting) < self.max_waiting:
             self._add(item, flow, of, now)
             return None
-        longest = max(self._turns.values(), key=_length, default=flow)
+        longest = max(self._turns.values(), key=attrgetter("waiting"), default=flow)
         if flow.waiting + 1 >= longest.waiting:
             longest = flow
-        most = max(longest.turns.values(), key=_queued, default=of)
+        most = max(longest.turns.values(), key=lambda each: len(each.queue), default=of)
         if longest is flow and len(of.queue) + 1 >= len(most.queue):
             return item
         loser = next(reversed(most.queue))
@@ -425,11 +426,3 @@ class FairPlaces(Generic[T]):
         if flow is None or flow.duration_s is None:
             return None
         return (flow.waiting + 1) * flow.duration_s / max(1, flow.running)
-
-
-def _length(tool: _Tool[T]) -> int:
-    return tool.waiting
-
-
-def _queued(caller: _Caller[T]) -> int:
-    return len(caller.queue)
