@@ -204,9 +204,7 @@ class KeyedExecution(msgspec.Struct, eq=False):
 class IdempotencyKeys:
     """The keys of a service instance. Bounded; the oldest ended ones are removed first."""
 
-    def __init__(self, *, max_keys: int = MAX_KEYS, max_bytes: int = MAX_BYTES) -> None:
-        self._max_keys = max_keys
-        self._max_bytes = max_bytes
+    def __init__(self) -> None:
         self._keys: OrderedDict[tuple[str, str], KeyedExecution] = OrderedDict()
         self.size = 0
         """Bytes of stored replies."""
@@ -245,7 +243,7 @@ class IdempotencyKeys:
     def _evict(self, now: float) -> None:
         for name in tuple(self._keys):
             keyed = self._keys[name]
-            full = len(self._keys) >= self._max_keys or self.size > self._max_bytes
+            full = len(self._keys) >= MAX_KEYS or self.size > MAX_BYTES
             if not full and now - keyed.born < KEY_AGE_S:
                 return
             if keyed.ended.is_set():  # a running execution must not start twice
@@ -322,17 +320,7 @@ OVERLOAD_RETRY_AFTER_S = 1.0
 """Seconds until a retry of a request that was refused as overloaded makes sense, where no duration of its tool is known."""
 MIN_RETRY_AFTER_S, MAX_RETRY_AFTER_S = 0.1, 30.0
 """Bounds of the estimated time: shorter pauses spare nothing, and after longer ones the estimate is outdated."""
-REASONS = (
-    Refusal.OVERLOADED,
-    Refusal.DRAINING,
-    Refusal.EXPIRED,
-    Refusal.STOPPED,
-    Refusal.INVALID_REQUEST,
-    Refusal.INVALID_ARGUMENTS,
-    Refusal.UNKNOWN_TOOL,
-    Refusal.TOO_LARGE,
-    Refusal.REPLY_EVICTED,
-)
+REASONS: tuple[str, ...] = tuple(value for name, value in vars(Refusal).items() if name.isupper())
 
 
 class ReplySender:

@@ -18,6 +18,7 @@ import pytest
 from dispatch import CallResult, Dispatcher, Policy, ToolServer, ToolService
 from dispatch.errors import CallTimeoutError, ThrottledError, ToolError, TransportError
 from dispatch.messaging.wire import Refusal
+from dispatch.serving import replies
 from dispatch.serving.replies import KEY_AGE_S, MAX_ANSWER_BYTES, IdempotencyKeys
 from tests.helpers.clock import START, advance, idle, start_task, virtual_loop
 from tests.helpers.dispatcher_and_service import UNGUARDED, Peer, catalog, dispatching, read, serving, stand
@@ -413,8 +414,10 @@ async def _parts(count: int, size: int) -> AsyncIterator[str]:
         yield "x" * size
 
 
-async def test_keys_are_bounded_but_what_runs_stays() -> None:
-    keys = IdempotencyKeys(max_keys=3, max_bytes=100)
+async def test_keys_are_bounded_but_what_runs_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replies, "MAX_KEYS", 3)
+    monkeypatch.setattr(replies, "MAX_BYTES", 100)
+    keys = IdempotencyKeys()
     running, first = keys.claim("u", "running", 0.0)
     assert first
     for number in range(20):
