@@ -7,8 +7,7 @@
     await dispatch.serve(Joke(), "pulsar://localhost:6650", service="joke")
 
 ``invoke`` may also be written in TrustGraph's two ways, ``invoke(self, user, config, arguments)`` (the specification) and
-``invoke(self, config, arguments)`` (the published package 2.11.1). The signature is inspected once, when the instance is
-created.
+``invoke(self, config, arguments)`` (the published package 2.11.1). The signature is checked when the instance is created.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar, cast
 
-from dispatch._internal import DaemonThreads, describe_type, hold
+from dispatch._internal import describe_type, fulfil
 from dispatch.messaging.wire import TOOL_SERVICE, Dialect, Request
 from dispatch.serving.replies import InboundRequest
 
@@ -83,12 +82,10 @@ class ToolService:
     Creating an instance raises ``TypeError`` when ``invoke`` is missing or its parameters cannot be understood.
     """
 
-    _invoke: Invoke
-
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         # Here and not in __init__, which subclasses replace without calling ours.
         service = super().__new__(cls)
-        service._invoke = read_invoke(service)
+        read_invoke(service)
         return service
 
     def invoke(self, *args: Any, **kwargs: Any) -> Any:
@@ -111,13 +108,7 @@ class ToolService:
         raise NotImplementedError
 
 
-async def run_in_new_thread(function: Callable[[Request], Any], request: Request) -> Any:
-    """Call ``function`` with ``request`` in a thread of its own, with a copy of the current context."""
-    thread, context = DaemonThreads("dispatch-tool"), contextvars.copy_context()
-    return await asyncio.get_running_loop().run_in_executor(thread, context.run, function, request)
-
-
-def read_invoke(service: object, run_in_thread: RunInThread = run_in_new_thread) -> Invoke:
+def read_invoke(service: object, run_in_thread: RunInThread = asyncio.to_thread) -> Invoke:
     """Return a function that calls ``service.invoke`` in any of its three forms; a plain ``def`` through ``run_in_thread``.
 
     Raises:
@@ -309,16 +300,8 @@ class ToolExecutor(Executor):
 
     def _work(self) -> None:
         while (call := self._next_call()) is not None:
-            future, function = call
-            if future.set_running_or_notify_cancel():
-                try:
-                    result = function()
-                except BaseException as raised:
-                    future.set_exception(hold(raised))
-                else:
-                    future.set_result(result)
-                    del result
-            del call, future, function  # an idle thread keeps no arguments and results alive
+            fulfil(*call)
+            del call  # an idle thread keeps no arguments and results alive
 
     def _next_call(self) -> tuple[Future[Any], Callable[[], Any]] | None:
         with self._changed:
