@@ -544,7 +544,6 @@ class ToolServer(AsyncContext):
         logger.info("%s serves %s, replies on %s", self.instance, self.request_queue, self.response_queue)
 
     async def _listen(self) -> None:
-        now = loop_clock()
         router = self._router = ReplyRouter(self._transport, self.response_queue, self._reply_namespaces)
         replies = reply_topic(self.response_queue, "{dispatcher}")
         if self._telemetry.metrics or self._telemetry.traces != "off":
@@ -552,7 +551,7 @@ class ToolServer(AsyncContext):
 
             names = ServerNames(self.service_id, self.instance, self.request_queue, replies, self.response_queue)
             self._observer = TelemetryServerObserver(self._telemetry, names)
-        sender = ReplySender(self.refused, id=self.service, now=now)
+        sender = ReplySender(self.refused, id=self.service)
         queue = self._queue = RequestQueue(
             self._invoke,
             self._threads,
@@ -561,7 +560,6 @@ class ToolServer(AsyncContext):
             id=self.service,
             concurrency=self.concurrency,
             max_queue=self.max_queue,
-            now=now,
             content=self._telemetry.content,
             decode=self._dialect.decode_request,
         )
@@ -575,13 +573,13 @@ class ToolServer(AsyncContext):
         )
         handler = self._handler
         is_repeatable = None if handler is None else handler.is_repeatable
-        self._plain = PlainRequests(queue, sender, channel, self.request_queue, now, is_repeatable)
+        self._plain = PlainRequests(queue, sender, channel, self.request_queue, is_repeatable)
         await router.start()
         has_sessions = self._dialect is TOOL_SERVICE and not (
             TopicName.parse(self.request_queue).persistent or TopicName.parse(self.response_queue).persistent
         )
         if has_sessions:
-            await self._accept_sessions(queue, now)
+            await self._accept_sessions(queue)
         self._subscription = await self._transport.subscribe(
             self.request_queue,
             self._plain.receive_message,
@@ -628,7 +626,7 @@ class ToolServer(AsyncContext):
             "age": round(loop_clock()() - self._started_at, 1),
         }
 
-    async def _accept_sessions(self, queue: RequestQueue, now: Callable[[], float]) -> None:
+    async def _accept_sessions(self, queue: RequestQueue) -> None:
         inbox = instance_topic(self.request_queue, self.instance)
         self._sessions = SessionRequests(
             queue,
@@ -640,7 +638,6 @@ class ToolServer(AsyncContext):
             may_reply_to=ReplyPermission(self.response_queue, self._reply_namespaces),
             on_named=self._learn_id,
             max_payload_bytes=self.max_payload_bytes,
-            now=now,
         )
         try:
             await self._sessions.start()

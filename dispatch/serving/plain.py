@@ -661,7 +661,6 @@ class PlainRequests:
         queue: runs the requests.
         sender, channel: send their replies.
         topic: the request topic.
-        now: the loop's clock.
         is_repeatable: see :class:`DurableRequests`.
     """
 
@@ -671,7 +670,6 @@ class PlainRequests:
         sender: ReplySender,
         channel: PlainReplySettings,
         topic: str,
-        now: Callable[[], float],
         is_repeatable: IsRepeatable | None = None,
     ) -> None:
         self._queue = queue
@@ -679,7 +677,7 @@ class PlainRequests:
         self._channel = channel
         self._topic = topic
         self._is_persistent = topic.startswith("persistent://")
-        self._now = now
+        self._now = loop_clock()
         self._recent = RecentIds()
         self._replies = IdempotencyKeys()
         """Replies to requests on a persistent topic, for the copies that the broker delivers."""

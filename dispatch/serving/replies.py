@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from dispatch._internal import read_text, scalar_text
+from dispatch._internal import loop_clock, read_text, scalar_text
 from dispatch.errors import ErrorType
 from dispatch.messaging.wire import (
     HALF_PAIR,
@@ -329,13 +329,12 @@ class ReplySender:
     Args:
         refused: counts refusals by reason.
         id: the service's id, for texts.
-        now: the loop's clock.
     """
 
-    def __init__(self, refused: dict[str, int], *, id: str, now: Callable[[], float]) -> None:
+    def __init__(self, refused: dict[str, int], *, id: str) -> None:
         self._refused = refused
         self._id = id
-        self._now = now
+        self._now = loop_clock()
 
     def send_result(self, work: InboundRequest, text: str) -> None:
         """Send the tool's result."""

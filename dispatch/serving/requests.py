@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from operator import attrgetter
 
-from dispatch._internal import DeadlineTimer, ends_task, excerpt, is_kind, join_names, leave_task
+from dispatch._internal import DeadlineTimer, ends_task, excerpt, is_kind, join_names, leave_task, loop_clock
 from dispatch.errors import ErrorType
 from dispatch.messaging.request import PAUSED_S
 from dispatch.messaging.wire import (
@@ -56,7 +56,6 @@ class RequestQueue:
         id: the service's id, for logs and refusals.
         concurrency: requests that run at once.
         max_queue: queued requests.
-        now: the loop's clock.
         content: texts of exceptions may be logged.
         decode: reads a request.
     """
@@ -71,12 +70,12 @@ class RequestQueue:
         id: str,
         concurrency: int,
         max_queue: int,
-        now: Callable[[], float],
         content: bool,
         decode: Callable[[bytes], Request],
     ) -> None:
         self.keys = IdempotencyKeys()
-        self._failures = ExceptionLogger(logger, now, content=content)
+        self._now = loop_clock()
+        self._failures = ExceptionLogger(logger, self._now, content=content)
         self._invoke = invoke
         self._observer = observer
         self._decode = decode
@@ -84,7 +83,6 @@ class RequestQueue:
         self._sender = sender
         self._id = id
         self._concurrency = concurrency
-        self._now = now
         self._loop = asyncio.get_running_loop()
         self._places: FairPlaces[InboundRequest] = FairPlaces(concurrency, max_queue)
         self._deadlines = DeadlineTimer(self._places.occupants, attrgetter("stop_at"), self._handle_deadline)

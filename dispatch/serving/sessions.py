@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
+from dispatch._internal import loop_clock
 from dispatch.messaging.endpoint import Endpoint
 from dispatch.messaging.wire import ErrorInfo
 from dispatch.protocol.events import Event, RequestCancelled, RequestDeclined, RequestReceived, SessionClosed
@@ -131,7 +132,6 @@ class SessionRequests:
         may_reply_to: whether a topic may be answered, and belongs to the holder of a secret.
         on_named: see :class:`~dispatch.protocol.table.SessionTable`.
         max_payload_bytes: of a request, and of a reply.
-        now: the loop's clock.
 
     Attributes:
         endpoint: of the sessions.
@@ -149,7 +149,6 @@ class SessionRequests:
         may_reply_to: Callable[[str, str], bool],
         on_named: Callable[[str], None],
         max_payload_bytes: int,
-        now: Callable[[], float],
     ) -> None:
         self.max_payload_bytes = max_payload_bytes
         self.table = SessionTable(
@@ -165,7 +164,7 @@ class SessionRequests:
         self._queue = queue
         self._transport = transport
         self._inbox = inbox
-        self._now = now
+        self._now = loop_clock()
         self.endpoint = Endpoint(transport, self.table, self._on_events)
         self._subscription: Subscription | None = None
         self._requests: dict[tuple[int, int], InboundRequest] = {}
