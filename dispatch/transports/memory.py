@@ -198,14 +198,10 @@ class MemorySubscription:
         self._inbox: deque[MemoryMessage] = deque()
         self.loop = asyncio.get_running_loop()
         self._scheduled = False
-        self._group: MemoryGroup | None = None
         self.opened = self.loop.time()
         self.unacknowledged: dict[MemoryMessage, asyncio.TimerHandle | None] = {}
         """Messages of a durable subscription that are not acknowledged, in order, with the timers of those released."""
-
-    def attach(self, broker: MemoryBroker) -> None:
-        """Begin to receive."""
-        self._group = broker.attach(self)
+        self._group: MemoryGroup | None = transport.broker().attach(self)
 
     def offer(self, message: MemoryMessage) -> bool:
         """Queue a message for the handler. Return False if the receiver queue is full."""
@@ -379,9 +375,7 @@ class MemoryTransport:
     async def subscribe(
         self, topic: str, handler: Handler, *, mode: Mode, name: str, answer_late: AnswerLate | None = None
     ) -> MemorySubscription:
-        broker = self.broker()
         subscription = MemorySubscription(self, topic, handler, mode, name)
-        subscription.attach(broker)
         self._subscriptions.add(subscription)
         return subscription
 
