@@ -502,7 +502,7 @@ class CountedReplies:
         self._exchange = exchange
 
     def on_message(self, message: Message) -> None:
-        """Handle a message of the response topic; see :meth:`Correlator.on_message`."""
+        """Handle a message of the response topic, which other agents share."""
         self.receive(message, read_properties(message), is_shared=True)
 
     def receive(self, message: Message, properties: Mapping[str, str], *, is_shared: bool = False) -> None:

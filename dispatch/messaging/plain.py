@@ -352,12 +352,13 @@ class Correlator:
             elif request.place is not None:
                 request.place.suspend()
 
-    def on_message(self, message: Message) -> None:
-        """Process a message of a response topic that other agents share. Never raises, whatever the message holds."""
-        self.receive(message, read_properties(message), is_shared=True)
-
     def receive(self, message: Message, properties: Mapping[str, str], *, is_shared: bool = False) -> None:
-        """As :meth:`on_message`, for a message of any topic, with its properties; none when they cannot be read."""
+        """Process a message of a response topic. Never raises, whatever the message holds.
+
+        Args:
+            properties: see :func:`read_properties`.
+            is_shared: other agents share the topic.
+        """
         if Property.HERE not in properties:  # an announcement is no reply
             id = properties.get(Property.ID)
             pending = self._pending.get(id) if type(id) is str else None

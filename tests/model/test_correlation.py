@@ -15,7 +15,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from dispatch._internal import Rejection
 from dispatch.errors import TransportError
-from dispatch.messaging.plain import Correlator
+from dispatch.messaging.plain import Correlator, read_properties
 from dispatch.messaging.request import Answer, Closed, Disposition, Request, TimedOut, Unreadable
 from tests.helpers.clock import VirtualClockLoop, advance, idle
 from tests.helpers.exchange_harness import request, stream
@@ -90,7 +90,7 @@ class ExchangeMachine(RuleBasedStateMachine):
 
     def take(self, message: Any, disposition: Disposition) -> None:
         async def hand_over() -> None:
-            self.exchange.on_message(message)
+            self.exchange.receive(message, read_properties(message), is_shared=True)
             await idle()
 
         self.counts[disposition] += 1
@@ -208,7 +208,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.take(reply(id), Disposition.UNKNOWN)
 
     async def _hand_over(self, message: Any) -> None:
-        self.exchange.on_message(message)
+        self.exchange.receive(message, read_properties(message), is_shared=True)
         await idle()
 
     @rule(asked=asked, sent=st.booleans())

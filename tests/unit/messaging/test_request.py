@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from dispatch._internal import Rejection
 from dispatch.errors import TransportError
+from dispatch.messaging.flow import CountedReplies
 from dispatch.messaging.plain import MAX_AHEAD, Correlator, read_properties
 from dispatch.messaging.request import (
     Answer,
@@ -514,7 +515,7 @@ async def test_a_stream_without_numbers_comes_from_the_topic_that_brought_its_fi
 async def test_a_handler_of_messages_is_that_of_a_shared_topic() -> None:
     bench = Bench()
     stream = bench.open()
-    bench.exchange.on_message(reply(stream.id, "a", end=False))
+    CountedReplies(bench.exchange).on_message(reply(stream.id, "a", end=False))
     assert bench.take(reply(stream.id, "b", end=False)) is Disposition.DUPLICATE
     assert bench.take(reply(stream.id, "b"), is_shared=True) is Disposition.MATCHED
     another = bench.open()
