@@ -705,7 +705,7 @@ class Relay:
                 return None
         handler = _ServiceHandler(self, service)
         try:
-            server = await self._start_server(handler, id, service.request_queue, service.response_queue)
+            server = await self._start_server(handler, id, service.response_queue)
         except Exception as error:  # of any kind: the others are served
             return error
         self._services[id] = handler, server
@@ -723,7 +723,6 @@ class Relay:
 
     async def _follow_flows(self, flows: _Flows) -> None:
         """Serve the flows of the ``mcp-tool`` processor, and follow their changes."""
-        assert self.config.mcp_tool is not None
         assert self.dispatcher._broker is not None  # it is started
         flows.connect(self.dispatcher._broker)
         wait = FIRST_RETRY_S
@@ -764,11 +763,13 @@ class Relay:
                 known = self._flows.get(id)
                 if known is not None and self._has_options(known[1]):
                     continue
+                handler = _McpToolHandler(self, flow, processor)
                 try:
-                    self._flows[id] = flow, await self._start_flow(flow)
+                    server = await self._start_server(handler, processor, flow.response_queue)
                 except TransportError as error:
                     failure = error
                     continue
+                self._flows[id] = flow, server
                 if known is not None:
                     self._retire(known[1])
                 else:
@@ -776,19 +777,13 @@ class Relay:
         if failure is not None:
             raise failure
 
-    async def _start_flow(self, flow: Flow) -> ToolServer:
-        assert self.config.mcp_tool is not None
-        processor = self.config.mcp_tool.processor
-        handler = _McpToolHandler(self, flow, processor)
-        return await self._start_server(handler, processor, flow.request_queue, flow.response_queue)
-
-    async def _start_server(self, handler: _Handler, id: str, request_queue: str, response_queue: str) -> ToolServer:
+    async def _start_server(self, handler: _Handler, id: str, response_queue: str) -> ToolServer:
         config = self.config
         server = ToolServer(
             handler,
             self.dispatcher._transport,
             service=id,
-            request_queue=request_queue,
+            request_queue=handler.topic,
             response_queue=response_queue,
             concurrency=config.concurrency,
             max_queue=config.max_queue,
