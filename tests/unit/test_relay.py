@@ -20,12 +20,13 @@ from dispatch.cli.base import Settings
 from dispatch.cli.relay import _reload, notify_systemd
 from dispatch.messaging.wire import Property
 from dispatch.relay import MAX_RETRY_S, McpToolConfig, Relay, RelayConfig, RelayError
-from dispatch.routing.instance import GONE_S
+from dispatch.routing.instance import DISCOVERY_S, GONE_S
 from dispatch.transports import Message
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import idle
 from tests.helpers.config_service import ConfigStore, config_service
 from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, UNGUARDED, Peer, Service, serving
+from tests.helpers.internals import transport_of
 
 INSTANCE, ANSWERS = f"{REQUESTS}-1", f"{RESPONSES}-1"
 """Topics of the one instance."""
@@ -419,6 +420,23 @@ async def test_a_request_that_cannot_be_forwarded_is_answered_and_ends_nothing(p
         assert "was not executed: " in error["message"]
         assert (await ask(caller, request({"style": "pun"})))["response"] == "done"
     assert len(done.requests) == 1
+
+
+async def test_a_request_above_the_brokers_limit_is_answered_and_holds_up_no_other() -> None:
+    """As a broker accepts it whose limit is higher than that of a message of dispatch, which has room for properties."""
+    async with Peer.as_service(INSTANCE) as instance, relaying() as relay, Peer.as_caller() as caller:
+        transport_of(relay.dispatcher).max_message_bytes = 2_000  # type: ignore[misc] # of the embedded broker
+        began = asyncio.get_running_loop().time()
+        await caller.ask(request({"style": "pun"}, {"text": "x" * 3_000}), id="large")
+        await caller.ask(request({"style": "pun"}), id="small")
+        _, properties = await instance.request()
+        await instance.answer(properties, "why", topic=ANSWERS)
+        replies = dict([await answer_of(caller) for _ in range(2)])
+        assert replies["small"] == {"error": None, "response": "why", "end_of_stream": True}
+        error = replies["large"]["error"]
+        assert error["type"] == "request-too-large"
+        assert error["message"].startswith("Tool 'pun' was not executed: its request would have 3,0")
+        assert asyncio.get_running_loop().time() - began <= DISCOVERY_S
 
 
 async def test_requests_without_an_id_are_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,12 +15,23 @@ from trustgraph.base.tool_client import ToolClient
 from trustgraph.schema import ToolRequest, ToolResponse
 
 import dispatch
+from dispatch.messaging.wire import MAX_MESSAGE_BYTES
 from dispatch.relay import Relay, RelayConfig
 from tests.helpers.cli_processes import ended
 from tests.integration.interop.conftest import TheirService
-from tests.integration.interop.peers import TIMEOUT_S, Peer, registered, request_topic, response_topic, their_client
+from tests.integration.interop.peers import (
+    TIMEOUT_S,
+    Client,
+    Peer,
+    call_again,
+    our_client,
+    registered,
+    request_topic,
+    response_topic,
+    their_client,
+)
 from tests.integration.interop.test_trustgraph_agent import Model
-from tests.integration.interop.tool_behaviour import PREFIX
+from tests.integration.interop.tool_behaviour import PREFIX, digest
 
 pytestmark = pytest.mark.pulsar
 
@@ -82,6 +93,52 @@ async def test_a_published_client_reads_a_stream_chunk_by_chunk(url: str, topic:
         with pytest.raises(RuntimeError, match="the end"):
             await client.call_streaming(PREFIX, {"pieces": pieces[:2], "broken": "the end"}, read, timeout=TIMEOUT_S)
         assert chunks == pieces[:2]
+
+
+LARGE = "x" * (MAX_MESSAGE_BYTES + 1_000)
+"""A request with it is larger than a message that dispatch sends, and not larger than one that the broker accepts."""
+
+
+async def read_refusal(client: Client) -> str:
+    """Return the error of a request with :data:`LARGE`; it is sent again if the broker has dropped it."""
+    for _ in range(4):
+        try:
+            return await client.call(PREFIX, {"measure": LARGE}, timeout=5)
+        except TimeoutError:
+            continue
+        except RuntimeError as error:
+            return str(error)
+    return "no answer"
+
+
+async def test_a_request_too_large_for_a_published_service_is_refused_and_holds_up_no_other(
+    url: str, topic: str, their_service: TheirService, tmp_path: Path
+) -> None:
+    """A caller of dispatch sends it to the relay in fragments, and a published client as one message."""
+    config = RelayConfig.load(write_config(tmp_path, url, topic, their_service.topic))
+    async with Relay(config), their_client(url, topic) as theirs, our_client(url, topic) as ours:
+        for client in (theirs, ours):
+            assert await client.call(PREFIX, {"join": "before"}, timeout=TIMEOUT_S) == "customers|before"
+            refusal = asyncio.create_task(read_refusal(client))
+            assert await client.call(PREFIX, {"join": "beside"}, timeout=TIMEOUT_S) == "customers|beside"
+            text = await refusal
+            assert text.startswith("Tool 'join' was not executed: its request would have 5,223,"), "by the relay"
+            assert f"the limit is {MAX_MESSAGE_BYTES:,}, " in text
+            assert await client.call(PREFIX, {"join": "after"}, timeout=TIMEOUT_S) == "customers|after"
+
+
+async def test_a_request_above_the_limit_of_a_message_reaches_an_instance_of_dispatch(
+    url: str, topic: str, tmp_path: Path
+) -> None:
+    config = RelayConfig.load(write_config(tmp_path, url, topic, f"{topic}-1"))
+    async with (
+        dispatch.ToolServer(Peer(), url, service=f"{topic}-1"),
+        Relay(config),
+        their_client(url, topic) as theirs,
+        our_client(url, topic) as ours,
+    ):
+        for client in (theirs, ours):
+            assert await call_again(client, {"measure": LARGE}) == digest(LARGE)
 
 
 class Joke(dispatch.ToolService):
