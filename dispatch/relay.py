@@ -464,11 +464,9 @@ class _Flows(TrustGraphConfig):
 
     def read_item(self, workspace: str, kind: str, key: str, text: str, namespace: str) -> Item:
         """Return a flow as an item, named ``WORKSPACE/FLOW``."""
-        try:
-            raw = msgspec.json.decode(text)
-        except (msgspec.DecodeError, RecursionError):
-            raw = text
-        return Item(f"{self.id}:{workspace}/{key}", kind, f"{workspace}/{key}", raw, namespace)
+        name = f"{workspace}/{key}"
+        item = super().read_item(workspace, kind, key, text, namespace)
+        return msgspec.structs.replace(item, origin=f"{self.id}:{name}", key=name)
 
     def read_flows(self, items: Iterable[Item]) -> list[Flow]:
         """Return the flows that have both topics."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import re
@@ -55,7 +54,7 @@ from dispatch.mcp.sessions import (
 from dispatch.mcp.transports import HttpTransport, StdioTransport, check_headers
 from dispatch.messaging.wire import local_queue
 from dispatch.routing.instance import Instances
-from dispatch.trustgraph.config import TrustGraphConfig
+from dispatch.trustgraph.config import TrustGraphConfig, normalize_tool
 from dispatch.version import __version__
 
 logger = logging.getLogger("dispatch.mcp")
@@ -368,15 +367,13 @@ class TrustGraphMcpTools(TrustGraphConfig):
 
     def read_item(self, workspace: str, kind: str, key: str, text: str, namespace: str) -> Item:
         """Return the item in a value of the configuration; a tool as one of this source's service."""
-        if kind == "tool":
-            try:
-                raw = json.loads(text)
-            except (ValueError, RecursionError):
-                raw = None
-            if isinstance(raw, dict) and raw.get("type") == MCP_TOOL:
-                own = {"type": "tool-service", "service": self.id, SERVER_PARAM: f"{workspace}/{raw.get(MCP_TOOL)}"}
-                text = json.dumps({**{name: each for name, each in raw.items() if name != MCP_TOOL}, **own})
-        return super().read_item(workspace, kind, key, text, namespace)
+        item = super().read_item(workspace, kind, key, text, namespace)
+        raw = item.raw
+        if kind != "tool" or not isinstance(raw, dict) or raw.get("type") != MCP_TOOL:
+            return item
+        own = {"type": "tool-service", "service": self.id, SERVER_PARAM: f"{workspace}/{raw.get(MCP_TOOL)}"}
+        others = {name: each for name, each in raw.items() if name != MCP_TOOL}
+        return msgspec.structs.replace(item, raw=normalize_tool({**others, **own}, item.origin))
 
     async def discover(self) -> Sequence[Item]:
         """Return the MCP tools and their service; see :meth:`TrustGraphConfig.discover`."""

@@ -59,7 +59,7 @@ def read_config_item(source: str, workspace: str, kind: str, key: str, text: str
         if kind == "tool-service":
             raw = _normalize_service(raw, key)
         elif raw.get("type") == "tool-service":
-            raw = _normalize_tool(raw, origin)
+            raw = normalize_tool(raw, origin)
     return Item(origin, kind, key, raw, namespace)
 
 
@@ -85,7 +85,8 @@ def _normalize_params(params: list[Any]) -> list[Any]:
     return [*named.values(), *others]
 
 
-def _normalize_tool(raw: Mapping[str, Any], origin: str) -> dict[str, Any]:
+def normalize_tool(raw: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """Return the descriptor of a tool with what TrustGraph's agent does not require; see :func:`read_config_item`."""
     tool = {**raw}
     if tool.get("description") is None:
         tool["description"] = ""
