@@ -581,14 +581,9 @@ def refused_item(name: str, tool: RefusedTool, settings: ServerSettings) -> Item
 
 
 def _annotations(hints: types.ToolAnnotations) -> dict[str, bool]:
-    found = {}
-    if hints.read_only_hint is not None:
-        found["read-only"] = hints.read_only_hint
-    if hints.idempotent_hint is not None:
-        found["idempotent"] = hints.idempotent_hint
-    if hints.destructive_hint is not None and not hints.read_only_hint:  # it has no meaning for a read-only tool
-        found["destructive"] = hints.destructive_hint
-    return found
+    destructive = None if hints.read_only_hint else hints.destructive_hint  # it has no meaning for a read-only tool
+    found = {"read-only": hints.read_only_hint, "idempotent": hints.idempotent_hint, "destructive": destructive}
+    return {key: hint for key, hint in found.items() if hint is not None}
 
 
 # Names of the tools of MCP servers in the catalogue. Pure.
