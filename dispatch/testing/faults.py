@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -147,8 +148,8 @@ FAULT_KINDS: Final = (
 """Faults of single messages; each is a field of :class:`Faults`."""
 SINGLE_DIRECTION: Final[Mapping[str, Direction]] = {"error": "out", "late_error": "out", "raising": "in"}
 """Faults that exist in one direction only."""
-PEER_TOPIC_MARKS: Final = ("/dispatch-reply-", "/dispatch-instance-")
-"""Marks of topics whose names end with the id of a dispatcher or an instance, which may differ from run to run."""
+_PEER: Final = re.compile("(?<=/dispatch-reply-).*|(?<=/dispatch-instance-).*")
+"""The end of a topic's name that has the id of a dispatcher or an instance, which may differ from run to run."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -365,22 +366,13 @@ class FaultInjector:
         """Return the sampler of the faults that apply to messages of ``topic`` now; None: no faults."""
         for faults in self.faults:
             if faults.apply_to(direction, topic):
-                key = (faults.seed, connection, direction, _stable_name(topic))
+                key = (faults.seed, connection, direction, _PEER.sub("", topic))
                 rngs = self._rngs.get(key)
                 if rngs is None:
                     name = "/".join(map(str, key))
                     rngs = self._rngs[key] = (random.Random(name), random.Random(f"{name}/how"))
                 return FaultSampler(faults, direction, *rngs)
         return None
-
-
-def _stable_name(topic: str) -> str:
-    """Return ``topic`` without the part that may differ from run to run."""
-    for name in PEER_TOPIC_MARKS:
-        start, found, _ = topic.partition(name)
-        if found:
-            return start + found
-    return topic
 
 
 # Malformed messages: unreadable payloads, wrong ids, and replies that are replaced by errors.
@@ -862,19 +854,15 @@ class FaultySubscription:
         def deliver() -> None:
             nonlocal is_delivered
             is_delivered = True
-            if is_synchronous:
-                self._handle(shown)
-            else:
+            if not is_synchronous:
                 self._handle_delayed(shown)
+            elif self._handler is not None:
+                self._handler(shown)
 
         path.deliver(fault, sampler, deliver, partial(self._handle_delayed, shown))
         is_synchronous = False
         if not is_delivered:
             _keep(shown)
-
-    def _handle(self, message: Message) -> None:
-        if self._handler is not None:
-            self._handler(message)
 
     def _handle_delayed(self, message: Message) -> None:
         """Handle a delayed message as a transport does: acknowledge a durable one, and survive an error of the handler."""
