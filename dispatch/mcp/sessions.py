@@ -35,7 +35,6 @@ from dispatch.mcp.conversion import (
 )
 from dispatch.mcp.replies import RefusedTool, TransportFailure, describe_invalid, find_refused_tools, find_retry_after
 from dispatch.mcp.transports import HttpTransport, ServerStartError, StdioTransport
-from dispatch.routing.instance import Instances
 from dispatch.version import __version__
 
 # The list of a server's tools: read with all pages, and read again after each change.
@@ -689,43 +688,3 @@ class McpInstance(LocalInstance):
             return await client.call_tool(name, call.arguments)  # was not executed; it reads the tool's schema again
         assert isinstance(result, (types.CallToolResult, types.InputRequiredResult))
         return result
-
-
-class McpInstances(Instances[McpInstance]):
-    """The sessions of one server: one, or one for each of its addresses. At least one."""
-
-    def start(self) -> None:
-        """Open all sessions."""
-        for each in self:
-            each.session.start()
-
-    async def close(self) -> None:
-        """End all sessions."""
-        await asyncio.gather(*(each.session.close() for each in self))
-
-    async def wait_first(self) -> None:
-        """Wait until a session is open, or the first attempt of each one has failed."""
-        waits = {asyncio.create_task(each.session.wait_first()) for each in self}
-        try:
-            while waits and not self.is_connected:
-                _, waits = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether a session is open."""
-        return any(each.session.client is not None for each in self)
-
-    @property
-    def tools(self) -> tuple[ListedTool, ...] | None:
-        """The tools of the server: those of the first open session, or otherwise of the first one that had any."""
-        sessions = sorted((each.session for each in self), key=lambda session: session.client is None)
-        return next((session.tools for session in sessions if session.tools is not None), None)
-
-    @property
-    def problem(self) -> str:
-        """Why no session is open."""
-        is_only = len(self) == 1
-        return "; ".join(each.session.problem if is_only else f"{each.name}: {each.session.problem}" for each in self)

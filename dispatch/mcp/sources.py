@@ -45,7 +45,6 @@ from dispatch.mcp.replies import RefusedTool
 from dispatch.mcp.sessions import (
     ListedTool,
     McpInstance,
-    McpInstances,
     McpSession,
     SessionTransport,
     ToolList,
@@ -91,7 +90,7 @@ class McpServerSource:
         self._items: dict[str, tuple[bytes, Item]] = {}
         self._used_names: Mapping[str, str] | None = None
         self._is_changed = asyncio.Event()
-        self._instances: McpInstances | None = None
+        self._instances: Instances[McpInstance] | None = None
 
     # -- the source ---------------------------------------------------------------------------------------------
 
@@ -105,13 +104,14 @@ class McpServerSource:
         self.announce_change()
 
     @property
-    def instances(self) -> McpInstances:
+    def instances(self) -> Instances[McpInstance]:
         """The sessions with the server, which are opened now."""
         if self._instances is None:
             self._is_changed = asyncio.Event()  # the former one may belong to another event loop
             callbacks = self._callbacks
-            self._instances = McpInstances(*(McpInstance(each, callbacks) for each in self._create_sessions()))
-            self._instances.start()
+            self._instances = Instances(*(McpInstance(each, callbacks) for each in self._create_sessions()))
+            for each in self._instances:
+                each.session.start()
         return self._instances
 
     def try_now(self) -> None:
@@ -121,11 +121,9 @@ class McpServerSource:
 
     async def try_again(self, limit: float) -> bool:
         """Have the sessions over HTTP opened, and wait for that, ``limit`` seconds at most; return whether one is open."""
-        instances = self._instances
-        if instances is None:
-            return False
-        await asyncio.gather(*(each.session.wait_opened(limit) for each in instances))
-        return instances.is_connected
+        sessions = [each.session for each in self._instances or ()]
+        await asyncio.gather(*(each.wait_opened(limit) for each in sessions))
+        return any(each.client is not None for each in sessions)
 
     @property
     def retry_after(self) -> float | None:
@@ -161,11 +159,14 @@ class McpServerSource:
             McpServerError: the server is out of reach.
         """
         await yield_to_others()
-        instances = self.instances
-        await instances.wait_first()
-        if not instances.is_connected:
-            raise McpServerError(f"{instances.problem}; it is tried again")
-        listed = [tool for tool in instances.tools or () if self._is_used(tool.name)]
+        sessions = [each.session for each in self.instances]
+        await _wait_first(sessions)
+        connected = [each for each in sessions if each.client is not None]
+        if not connected:
+            problems = [each.problem if len(sessions) == 1 else f"{each.name}: {each.problem}" for each in sessions]
+            raise McpServerError(f"{'; '.join(problems)}; it is tried again")
+        found = next((each.tools for each in (*connected, *sessions) if each.tools is not None), ())
+        listed = [tool for tool in found if self._is_used(tool.name)]
         # Of several with one name, one that is usable.
         tools = {tool.name: tool for tool in sorted(listed, key=lambda tool: not isinstance(tool, RefusedTool))}
         self._report("'only' names tools that the server does not have", set(self.settings.only or ()) - tools.keys())
@@ -208,8 +209,18 @@ class McpServerSource:
     async def close(self) -> None:
         """End the sessions and the processes of the server."""
         instances, self._instances = self._instances, None
-        if instances is not None:
-            await instances.close()
+        await asyncio.gather(*(each.session.close() for each in instances or ()))
+
+
+async def _wait_first(sessions: Sequence[McpSession]) -> None:
+    """Wait until a session is open, or the first attempt of each one has failed."""
+    waits = {asyncio.create_task(each.wait_first()) for each in sessions}
+    try:
+        while waits and all(each.client is None for each in sessions):
+            _, waits = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
 
 
 def _instance_names(server: str, urls: Sequence[str]) -> list[str]:
