@@ -769,7 +769,6 @@ class PacketSender:
         peer_address: see :class:`~dispatch.protocol.session.Session`; likewise ``load``.
         data: payload bytes sent, without retransmissions.
         data_limit: how many the peer accepts since the start.
-        is_window_due: the peer must learn of a smaller share at once.
         early_frames: small frames that an idle peer gets at once, as in the settings; one after a packet with one frame,
             because one call at a time has nothing to be gathered with.
     """
@@ -792,7 +791,6 @@ class PacketSender:
         self.data = 0
         self.data_limit = 0
         self.load = 0
-        self.is_window_due = False
         self.early_frames = settings.early_frames
 
     def set_peer_window(self, window: int) -> None:
@@ -810,19 +808,20 @@ class PacketSender:
     def has_due(self, now: float) -> bool:
         """Whether :meth:`pack` may return a packet. perf: most turns of the loop end with nothing to send."""
         queue = self.queue
-        if queue.control or queue.small or queue.large or self.lost or self.probing or self.is_window_due:
+        if queue.control or queue.small or queue.large or self.lost or self.probing:
             return True
         for path in self.paths:  # noqa: SIM110 # perf: no generator
             if path.ack_at <= now:
                 return True
         return False
 
-    def pack(self, now: float, probe_frames: Frames) -> Packets:
+    def pack(self, now: float, probe_frames: Frames, *, is_window_due: bool = False) -> Packets:
         """Return the packets that are due.
 
         Args:
             now: the time.
             probe_frames: further frames of a probe.
+            is_window_due: a packet is due in any case: it tells a smaller share.
         """
         packets: Packets = []
         if self.probing:
@@ -836,9 +835,8 @@ class PacketSender:
                 break
             self._pack(*packed, now, packets)
         acks = [path.pop_ack(now) for path in self.paths if path.ack_at <= now]
-        if acks or (self.is_window_due and not packets):
+        if acks or (is_window_due and not packets):
             packets.append((0, self.encode(0, UNNUMBERED, now, 0, acks)))
-        self.is_window_due = False
         return packets
 
     def request_probe(self) -> None:

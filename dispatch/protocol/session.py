@@ -68,6 +68,7 @@ class Session:
         end_error: of an inbox that cannot be opened (:attr:`Failure.BROKER_REFUSED`).
         is_peer_draining: the peer accepts no further requests.
         is_urgent: an acknowledgement should leave before the events are handled.
+        is_window_due: see :class:`~dispatch.protocol.delivery.WindowedSession`.
         peer_load: requests that the peer executes.
         heard_at: when the last packet arrived.
         is_suspect: the peer has not acknowledged several probes, or nothing since an outage; reported by
@@ -88,6 +89,7 @@ class Session:
         self.end_error: Exception | None = None
         self.is_peer_draining = False
         self.is_urgent = False
+        self.is_window_due = False
         self.peer_load = 0
         self.heard_at = now
         self.is_suspect = False
@@ -134,15 +136,6 @@ class Session:
     @load.setter
     def load(self, load: int) -> None:
         self._sender.load = load
-
-    @property
-    def is_window_due(self) -> bool:
-        """See :class:`~dispatch.protocol.delivery.WindowedSession`."""
-        return self._sender.is_window_due
-
-    @is_window_due.setter
-    def is_window_due(self, is_due: bool) -> None:
-        self._sender.is_window_due = is_due
 
     @property
     def statistics(self) -> SessionStatistics:
@@ -202,7 +195,7 @@ class Session:
 
     def has_due(self, now: float) -> bool:
         """Whether :meth:`packets_to_send` may return a packet."""
-        return not self.is_open or self._sender.has_due(now)
+        return not self.is_open or self.is_window_due or self._sender.has_due(now)
 
     def packets_to_send(self, now: float) -> Packets:
         """Return the packets that are due, each with the index of the peer's inbox that it goes to. Call it once at the end
@@ -214,7 +207,9 @@ class Session:
             return []
         self.is_urgent = False
         sender = self._sender
-        return sender.pack(now, self._probe_frames() if sender.probing else [])
+        packets = sender.pack(now, self._probe_frames() if sender.probing else [], is_window_due=self.is_window_due)
+        self.is_window_due = False
+        return packets
 
     def _add_control(self, *frame: Any) -> None:
         self._sender.queue.control.append(frame)
