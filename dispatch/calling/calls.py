@@ -10,11 +10,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import groupby
 from typing import Any, Final, Protocol
-
-import msgspec
 
 from dispatch._internal import (
     ErrorBoundary,
@@ -36,7 +34,7 @@ from dispatch.dispatcher import BoundTool
 from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, ToolError
 from dispatch.functions.schema import NO_DECLARATION, Arguments, find_declaration
 from dispatch.functions.sources import FunctionTool
-from dispatch.messaging.wire import encode_custom
+from dispatch.messaging.wire import as_builtins
 from dispatch.result import read_tool_error
 from dispatch.results import ReadResultTool, ToolAnswer
 
@@ -364,13 +362,9 @@ def _write_output(result: Any) -> str:
     if isinstance(result, list) and result and all(isinstance(getattr(each, "text", None), str) for each in result):
         return "\n".join(each.text for each in result)
     try:
-        return json.dumps(result, ensure_ascii=False, indent=2, default=_as_json_values)
+        return json.dumps(result, ensure_ascii=False, indent=2, default=as_builtins)
     except (TypeError, ValueError, RecursionError):
         return str(result)
-
-
-_as_json_values: Final = partial(msgspec.to_builtins, str_keys=True, enc_hook=encode_custom)
-"""Returns a dataclass, a date, a set or another object that the standard library cannot write as JSON values."""
 
 
 # The part of a system prompt that shows tools to a model without native function calls.

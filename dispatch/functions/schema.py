@@ -24,7 +24,7 @@ from dispatch.calls.error_messages import error_from_argument_mistakes
 from dispatch.catalog.fields import MODEL_NAME
 from dispatch.documents import Report, is_finite
 from dispatch.errors import ErrorType, InvalidArgumentsError
-from dispatch.messaging.wire import encode_custom, is_pydantic, pydantic_adapter
+from dispatch.messaging.wire import as_builtins, is_pydantic, pydantic_adapter
 from dispatch.schemas import InvalidSchemaError, Mistake, SchemaValidator
 
 # Types of parameters: as msgspec accepts them, their JSON Schema, and the conversion of JSON values to them.
@@ -640,7 +640,7 @@ def _as_json(value: Any) -> Any:
     Raises:
         TypeError, ValueError: JSON cannot express it.
     """
-    result = msgspec.to_builtins(value, str_keys=True, enc_hook=encode_custom)
+    result = as_builtins(value)
     if not is_finite(result):
         raise ValueError("a number that is not finite")
     return result

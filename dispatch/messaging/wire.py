@@ -195,7 +195,7 @@ def json_text(value: Mapping[str, Any], what: str) -> str:
                 raise TypeError(f"the key {key!r} is {type(key).__name__}, not a text")
         text = _encode(value if type(value) is dict else dict(value)).decode()
         if "null" in text:
-            json.dumps(_as_builtins(value), allow_nan=False)  # msgspec would say null for NaN and infinities
+            json.dumps(as_builtins(value), allow_nan=False)  # msgspec would say null for NaN and infinities
         if text.count("{") > 1 and (problem := find_equal_keys(value)) is not None:
             raise TypeError(problem)
         return text
@@ -422,11 +422,11 @@ def _write_value(result: Any) -> str:
     try:
         text = _encode_result(result)
     except TypeError:  # keys that are no texts
-        result = _as_builtins(result)
+        result = as_builtins(result)
         text = _encode_result(result)
     if "NaN" in text or "Infinity" in text:  # of numbers, or in a text
         try:
-            json.dumps(result, allow_nan=False, default=_as_builtins)
+            json.dumps(result, allow_nan=False, default=as_builtins)
         except ValueError:
             raise _NotFiniteError from None
     return text
@@ -441,7 +441,8 @@ def _is_plain(result: object, text: str) -> bool:
         return False
 
 
-def _as_builtins(value: Any) -> Any:
+def as_builtins(value: Any) -> Any:
+    """Return a dataclass, a date, a set or another object that the standard library cannot write as JSON values."""
     return msgspec.to_builtins(value, str_keys=True, enc_hook=encode_custom)
 
 
@@ -450,7 +451,7 @@ def _as_json_value(value: Any) -> Any:
         # msgspec leaves out fields whose values are the defaults of the class, as in dataclasses that it has decoded.
         names = (field.name for field in dataclasses.fields(value))
         return {name: getattr(value, name) for name in names if hasattr(value, name)}
-    return _as_builtins(value)
+    return as_builtins(value)
 
 
 _encode_result = json.JSONEncoder(ensure_ascii=False, default=_as_json_value).encode
