@@ -9,7 +9,7 @@ import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from heapq import heappop, heappush
 from itertools import count
 from typing import Generic, TypeVar
@@ -345,7 +345,7 @@ class ReplyPermission:
     def __init__(self, response_queue: str, namespaces: Iterable[str] = (), *, allows_persistent: bool = False) -> None:
         self._allows_persistent = allows_persistent
         self._allowed = {TopicName.parse(response_queue).namespace_path, *namespaces}
-        self._owners: dict[str, str | None] = {}
+        self._find_owner = lru_cache(MAX_KNOWN)(self._read_owner)
 
     def __call__(self, inbox: str, secret: str) -> bool:
         """Return whether ``inbox`` is a reply topic in an allowed namespace, and belongs to the holder of ``secret``."""
@@ -354,21 +354,13 @@ class ReplyPermission:
         owner = self._find_owner(inbox)
         return owner is not None and owner == derive_key(secret)
 
-    def _find_owner(self, inbox: str) -> str | None:
-        if inbox in self._owners:
-            return self._owners[inbox]
-        owner = None
+    def _read_owner(self, inbox: str) -> str | None:
         try:
             name = TopicName.parse(inbox)
         except ValueError:
-            pass
-        else:
-            if name.namespace_path in self._allowed and (self._allows_persistent or not name.persistent):
-                owner = reply_key(name)
-        if len(self._owners) >= MAX_KNOWN:
-            self._owners.clear()
-        self._owners[inbox] = owner
-        return owner
+            return None
+        is_allowed = name.namespace_path in self._allowed and (self._allows_persistent or not name.persistent)
+        return reply_key(name) if is_allowed else None
 
 
 def find_inbox_owner(inbox: str) -> str:

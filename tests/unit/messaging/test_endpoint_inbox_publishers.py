@@ -581,7 +581,7 @@ def test_inboxes_that_are_named_are_remembered_within_bounds() -> None:
     permission = endpoint.ReplyPermission(RESPONSES)
     for number in range(endpoint.MAX_KNOWN + 10):
         permission(f"non-persistent://tg/response/{number}", SECRET)
-    assert len(permission._owners) <= endpoint.MAX_KNOWN
+    assert permission._find_owner.cache_info().currsize <= endpoint.MAX_KNOWN
     assert permission(INBOX, SECRET)
 
 
