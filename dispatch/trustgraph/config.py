@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import random
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import NoneType
@@ -775,7 +776,8 @@ class ConfigBroker:
         self._opening = asyncio.Lock()
         self._publishers: dict[str, Publisher] = {}
         self._responses: dict[str, Subscription] = {}
-        self._notifications: set[_Notifications] = set()
+        # Weak: the connection has those that are open.
+        self._notifications: weakref.WeakSet[Subscription] = weakref.WeakSet()
         self._is_closed = False
 
     @property
@@ -882,9 +884,8 @@ class ConfigBroker:
 
         mode = Mode.POLLED if is_polled else Mode.FANOUT
         subscription = await self._transport.subscribe(topic, handle, mode=mode, name=self._unique_name())
-        notifications = _Notifications(subscription, self._notifications)
-        self._notifications.add(notifications)
-        return notifications
+        self._notifications.add(subscription)
+        return subscription
 
     async def close(self) -> None:
         """Close all topics. Requests that wait fail. Idempotent."""
@@ -893,8 +894,8 @@ class ConfigBroker:
             if not response.done():
                 response.set_exception(closed())
         async with self._opening:
-            for notifications in list(self._notifications):
-                await notifications.close()
+            for subscription in list(self._notifications):
+                await subscription.close()
             while self._responses:
                 await self._responses.popitem()[1].close()
             while self._publishers:
@@ -903,13 +904,3 @@ class ConfigBroker:
 
 def _ignore_failure(_error: TransportError) -> None:
     """Ignore a message that could not be sent: it is best effort."""
-
-
-class _Notifications:
-    def __init__(self, subscription: Subscription, open: set[_Notifications]) -> None:
-        self._subscription = subscription
-        self._open = open
-
-    async def close(self) -> None:
-        self._open.discard(self)
-        await self._subscription.close()

@@ -775,6 +775,7 @@ class PulsarSubscription:
     """See :class:`dispatch.transports.base.Subscription`."""
 
     __slots__ = (
+        "__weakref__",
         "_owner",
         "answer_late",
         "durable",
