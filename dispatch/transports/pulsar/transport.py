@@ -106,19 +106,6 @@ class PulsarTicket(PublishedTicket):
 class PulsarPublisher:
     """See :class:`dispatch.transports.base.TopicPublisher`."""
 
-    __slots__ = (
-        "_owner",
-        "error",
-        "is_dormant",
-        "link",
-        "opens_on_demand",
-        "raw",
-        "sender",
-        "topic",
-        "users",
-        "waiting",
-    )
-
     def __init__(self, owner: PulsarTransport, sender: MessageSender, topic: str) -> None:
         self._owner = owner
         self.sender = sender
@@ -773,21 +760,6 @@ class DurableSubscription:
 
 class PulsarSubscription:
     """See :class:`dispatch.transports.base.Subscription`."""
-
-    __slots__ = (
-        "__weakref__",
-        "_owner",
-        "answer_late",
-        "durable",
-        "handler",
-        "last",
-        "link",
-        "mode",
-        "name",
-        "raw",
-        "resumes",
-        "topic",
-    )
 
     def __init__(
         self,
