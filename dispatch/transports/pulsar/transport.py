@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dispatch._internal import cancel_and_wait, loop_clock, remember, wait_set
 from dispatch.errors import TransportError
 from dispatch.messaging.wire import MAX_MESSAGE_BYTES, PROPERTIES_BYTES, is_inbox, is_reply_inbox
+from dispatch.telemetry.observers import NO_PROPERTIES
 from dispatch.transports.base import (
     MAX_RELEASES,
     POLL_S,
@@ -91,8 +92,8 @@ class PulsarTicket(PublishedTicket):
         on_receipt: OnReceipt | None,
     ) -> None:
         self.publisher = publisher
-        self.payload: bytes | None = payload
-        self.properties: Mapping[str, str] | None = properties
+        self.payload = payload
+        self.properties = properties
         self.flow = flow
         self.on_failure = on_failure
         self.on_receipt = on_receipt
@@ -364,9 +365,7 @@ class MessageSender:
             return
         self._outstanding.add(ticket)
         payload, properties = ticket.payload, ticket.properties
-        assert payload is not None  # it is sent once
-        assert properties is not None
-        ticket.payload = ticket.properties = None
+        ticket.payload, ticket.properties = b"", NO_PROPERTIES  # it is sent once
         try:
             send_message(ticket.publisher.raw, payload, partial(self._on_receipt, ticket), properties)
         except Exception as error:  # pulsar-client raises for a message that it cannot send at all
@@ -407,7 +406,7 @@ class MessageSender:
                 self.send_packet(publisher, item)
                 continue
             try:
-                self.submit(item, len(item.payload or b""))
+                self.submit(item, len(item.payload))
             except TransportError as error:
                 item.fail(error)
         self._release_writers()
