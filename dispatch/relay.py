@@ -389,7 +389,7 @@ class _ServiceHandler(_Handler):
         if name is not None:
             tool = await self.relay.resolve_tool(name, options)
         else:
-            tool = self.relay.resolve_service(self.service.id)
+            tool = self.relay.dispatcher._resolve_service(self.service.id)
             options = msgspec.structs.replace(options, config=msgspec.json.encode(request.config).decode())
         return await self.relay.forward(tool, request.arguments, options)
 
@@ -820,14 +820,6 @@ class Relay:
         if found is not None:
             return found
         return await self.dispatcher._resolve(name, None, options.user, options.idempotency_key)
-
-    def resolve_service(self, id: str) -> ResolvedTool:
-        """Return a service, to be called without a tool.
-
-        Raises:
-            RejectedError: the catalogue no longer has it.
-        """
-        return self.dispatcher._resolve_service(id)
 
     def is_repeatable(self, tool: str) -> bool:
         """Return whether the catalogue declares the tool read-only or idempotent."""

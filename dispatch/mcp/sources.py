@@ -166,10 +166,11 @@ class McpServerSource:
             problems = [each.problem if len(sessions) == 1 else f"{each.name}: {each.problem}" for each in sessions]
             raise McpServerError(f"{'; '.join(problems)}; it is tried again")
         found = next((each.tools for each in (*connected, *sessions) if each.tools is not None), ())
-        listed = [tool for tool in found if self._is_used(tool.name)]
+        only = self.settings.only
+        listed = [tool for tool in found if only is None or tool.name in only]
         # Of several with one name, one that is usable.
         tools = {tool.name: tool for tool in sorted(listed, key=lambda tool: not isinstance(tool, RefusedTool))}
-        self._report("'only' names tools that the server does not have", set(self.settings.only or ()) - tools.keys())
+        self._report("'only' names tools that the server does not have", set(only or ()) - tools.keys())
         repeated = {name for name, count in Counter(tool.name for tool in listed).items() if count > 1}
         self._report("the server lists several tools of one name, and the last definition is used", repeated)
         names = self._used_names = self._names.update(self.settings.name, [name for name in tools if name])
@@ -195,9 +196,6 @@ class McpServerSource:
             create = partial(tool_item, self.id, name, tool, self.settings)
         known = self._items.get(tool.name)
         return known if known is not None and known[0] == key else (key, create())
-
-    def _is_used(self, tool: str) -> bool:
-        return self.settings.only is None or tool in self.settings.only
 
     def _report(self, problem: str, names: Collection[str]) -> None:
         """Tell about each of ``names`` once."""
