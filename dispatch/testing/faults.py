@@ -72,69 +72,67 @@ Deliver = Callable[[], object]
 class DelayedMessage:
     """A message that is delayed. It is delivered once: when it is due, or earlier."""
 
-    __slots__ = ("_deliver", "_queue", "_timer")
-
     def __init__(self, queue: DelayQueue, deliver: Deliver, due: float) -> None:
         self._queue = queue
-        self._deliver: Deliver | None = deliver
+        self._deliver = deliver
         self._timer = asyncio.get_running_loop().call_at(due, self.deliver)
 
     @property
     def is_waiting(self) -> bool:
         """It is neither delivered nor cancelled."""
-        return self._deliver is not None
+        return self in self._queue.messages
 
     def deliver(self) -> None:
         """Deliver the message now, unless that is done."""
-        deliver = self._close()
-        if deliver is not None:
-            deliver()
+        if self.cancel():
+            self._deliver()
 
     def cancel(self) -> bool:
-        """Drop the message. Return False if it is already delivered."""
-        return self._close() is not None
-
-    def _close(self) -> Deliver | None:
-        deliver, self._deliver = self._deliver, None
-        if deliver is not None:
-            self._timer.cancel()
-            self._queue.remove(self)
-        return deliver
+        """Drop the message. Return False if it is already delivered or dropped."""
+        if not self.is_waiting:
+            return False
+        self._timer.cancel()
+        self._queue.remove(self)
+        return True
 
 
 class DelayQueue:
-    """Delayed messages of a connection in one direction."""
+    """Delayed messages of a connection in one direction.
+
+    Attributes:
+        messages: those that wait.
+    """
 
     def __init__(self) -> None:
-        self._messages: set[DelayedMessage] = set()
+        self.messages: set[DelayedMessage] = set()
         self._empty = asyncio.Event()
 
     @property
     def is_full(self) -> bool:
         """No further message can be delayed."""
-        return len(self._messages) >= MAX_DELAYED
+        return len(self.messages) >= MAX_DELAYED
 
     def add(self, deliver: Deliver, due: float) -> DelayedMessage:
         """Delay a message until ``due``, on the loop's clock."""
         message = DelayedMessage(self, deliver, due)
-        self._messages.add(message)
+        self.messages.add(message)
         return message
 
     def remove(self, message: DelayedMessage) -> None:
-        """Remove a message that is delivered or cancelled."""
-        self._messages.discard(message)
-        if not self._messages:
+        """Remove a message that waits."""
+        self.messages.remove(message)
+        if not self.messages:
             self._empty.set()
 
     async def wait_empty(self) -> None:
         """Wait until no message is delayed."""
-        while self._messages:
+        while self.messages:
             self._empty.clear()
             await self._empty.wait()
 
     def clear(self) -> None:
         """Drop all delayed messages."""
-        for message in list(self._messages):
+        for message in list(self.messages):
             message.cancel()
 
 
@@ -229,9 +227,8 @@ class Faults:
             raise ValueError(f"direction={self.direction!r} is unknown: use 'out', 'in' or 'both'")
 
     def __repr__(self) -> str:
-        values = [(f.name, getattr(self, f.name)) for f in fields(self)]
-        defaults = {f.name: f.default for f in fields(self)}
-        return f"Faults({', '.join(f'{name}={value!r}' for name, value in values if value != defaults[name])})"
+        shown = [f"{f.name}={value!r}" for f in fields(self) if (value := getattr(self, f.name)) != f.default]
+        return f"Faults({', '.join(shown)})"
 
     @property
     def latencies(self) -> tuple[float, float]:
