@@ -721,7 +721,8 @@ FULL = ("alice", {"style": "pun"}, {"topic": "cats"})
 
 
 async def call(service: object) -> Any:
-    return await read_invoke(service)(REQUEST)
+    with contextlib.closing(ToolExecutor(1, "call-test")) as threads:
+        return await read_invoke(service, threads.run)(REQUEST)
 
 
 class Ours(ToolService):

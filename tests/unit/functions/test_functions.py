@@ -53,7 +53,6 @@ from dispatch.functions.schema import (
     as_json_type,
     decode_custom,
     describe_type,
-    encode_custom,
     find_declaration,
     find_injected_type,
     iterate_members,
@@ -63,6 +62,7 @@ from dispatch.functions.schema import (
     unwrap,
 )
 from dispatch.functions.sources import FunctionExecutor, FunctionTool, Providers
+from dispatch.messaging.wire import encode_custom
 
 
 @dispatch.tool(read_only=True)

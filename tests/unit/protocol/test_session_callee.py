@@ -422,6 +422,20 @@ def test_a_caller_that_never_completes_the_handshake_is_forgotten() -> None:
     assert session.handle_timer(pair.now + 10.0) == [SessionClosed(Failure.IDLE)]
 
 
+def test_a_smaller_window_is_told_once() -> None:
+    pair = Pair()
+    pair.exchange()
+    callee, now = pair.callee, pair.now
+    callee.packets_to_send(now + 1)  # acknowledgements
+    assert not callee.has_due(now + 1)
+    callee.is_window_due = True
+    assert callee.has_due(now + 1)
+    ((_, packet),) = callee.packets_to_send(now + 1)
+    assert decode_packet(packet).frames == []
+    assert not callee.has_due(now + 1)
+    assert callee.packets_to_send(now + 1) == []
+
+
 def test_a_half_open_session_sends_nothing() -> None:
     pair = Pair()
     pair.lose = lambda inbox, _packet: inbox == DISPATCHER
