@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Mapping
 from itertools import islice
@@ -27,6 +28,8 @@ from dispatch.announcements.messages import (
 from dispatch.announcements.trust import Trust
 from dispatch.serving.announcer import DescriptorAnnouncer
 from dispatch.transports import Message, Transport
+
+logger = logging.getLogger("dispatch.admin")
 
 SILENT_S: Final = 60.0
 """Seconds without an announcement for which a process is listed. One that was killed is listed as out of reach meanwhile."""
@@ -136,6 +139,7 @@ class EndpointAnnouncer:
             secret=secret,
             receive=None if table is None else table.receive,
             refused=REFUSED,
+            log=logger,
         )
         self._task = asyncio.create_task(self._announcer.start(), name="dispatch-admin-announcements")
 

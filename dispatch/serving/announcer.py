@@ -61,6 +61,7 @@ class DescriptorAnnouncer:
         secret: for ``bye``, which is believed without a signature where ``incarnation`` is its hash.
         receive: gets the announcements of others.
         refused: warnings, as :data:`REFUSED`; the third: ``receive`` gets none.
+        log: gets them.
 
     Raises:
         ValueError: the descriptors are too large, or not JSON.
@@ -78,6 +79,7 @@ class DescriptorAnnouncer:
         secret: str | None = None,
         receive: Callable[[Message], None] | None = None,
         refused: Sequence[str] = REFUSED,
+        log: logging.Logger = logger,
     ) -> None:
         self._transport = transport
         self._topic = str(TopicName.parse(settings.topic))
@@ -92,6 +94,7 @@ class DescriptorAnnouncer:
         self._instance = instance
         self._secret = secret
         self._refused = refused
+        self._log = log
         self._publisher: Publisher | None = None
         self._questions: Subscription | None = None
         self._receive = receive
@@ -118,7 +121,7 @@ class DescriptorAnnouncer:
             except TransportError as error:
                 if not self._is_warned:
                     self._is_warned = True
-                    logger.warning(text, self._instance, self._topic, describe_without_call(error))
+                    self._log.warning(text, self._instance, self._topic, describe_without_call(error))
 
     async def _publish(self) -> None:
         if self._publisher is None:

@@ -353,8 +353,9 @@ async def test_a_broker_that_refuses_the_topic_is_one_line_with_the_fix(
             await eventually(lambda: "price" in one.catalog.tools)
             assert await one.call("price", {"item": "a"}) == "3"
             await eventually(lambda: text in caplog.text)
-    (line,) = [each.getMessage() for each in caplog.records if "no permission for" in each.getMessage()]
-    assert "Name its URL: 'dispatch top URL', --peer or Admin(peers=…)." in line
+    (record,) = [each for each in caplog.records if "no permission for" in each.getMessage()]
+    assert record.name == "dispatch.admin"
+    assert "Name its URL: 'dispatch top URL', --peer or Admin(peers=…)." in record.getMessage()
 
 
 async def test_an_agent_that_may_only_read_shows_the_others() -> None:
