@@ -47,14 +47,14 @@ from dispatch.admin.views import (
     describe_call,
     describe_process,
 )
-from dispatch.announcements.messages import DEFAULT_TOPIC
+from dispatch.announcements.messages import read_topic
 from dispatch.announcements.source import Announced
 from dispatch.announcements.trust import Trust
 from dispatch.calls.resolution import LiveCatalog
 from dispatch.calls.runtime import Runtime
 from dispatch.catalog.merge import PUT
 from dispatch.errors import ErrorType, Outcome, TransportError
-from dispatch.telemetry.events import BrokerChanged, Events
+from dispatch.telemetry.events import BrokerChanged, CatalogChanged, Event, Events, SourceChanged
 from dispatch.telemetry.exposition import metrics_app
 from dispatch.telemetry.observers import Telemetry
 from dispatch.transports.base import Transport
@@ -640,26 +640,33 @@ class AdminEndpoint:
         self.url = describe_address(own_hosts[0].strip("[]"), self._listener.getsockname()[1])
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
+        """Announcers that end."""
+        self._is_closed = False
 
     def start(self) -> None:
         """Accept connections."""
         self._task = asyncio.create_task(self._serve(), name="dispatch-admin")
 
-    def announce(
-        self, transport: Transport, topics: Mapping[str, Mapping[str, bytes]], trusts: Mapping[str, Trust]
-    ) -> None:
-        """Announce the endpoint from now on, in the background.
+    def announce(self, transport: Transport, topics: Mapping[str, tuple[Mapping[str, bytes], Trust | None]]) -> None:
+        """Announce the endpoint on these topics alone from now on, in the background.
 
         Args:
             transport: a started connection.
-            topics: of the announcements of tools, with the keys that sign those of the endpoint beside them.
-            trusts: by the same topics, where the announcements of other processes are read.
+            topics: of the announcements of tools, with the keys that sign those of the endpoint beside them, and the trust
+                in those of other processes; None: these are not read.
         """
         name = self._api.describe_process()["name"]
-        self._api.announcers = [
-            EndpointAnnouncer(transport, topic, keys, self.url, name, trusts.get(topic))
-            for topic, keys in topics.items()
-        ]
+        former, self._api.announcers = self._api.announcers, []
+        for topic, (keys, trust) in topics.items():
+            known = next((each for each in former if each.settings == (topic, keys, trust)), None)
+            announcer = known or EndpointAnnouncer(transport, topic, keys, self.url, name, trust)
+            self._api.announcers.append(announcer)
+        for each in former:
+            if each not in self._api.announcers:
+                task = asyncio.create_task(each.close())
+                self._leaving.add(task)
+                task.add_done_callback(self._leaving.discard)
 
     async def _serve(self) -> None:
         with self._listener:
@@ -669,9 +676,11 @@ class AdminEndpoint:
 
     async def close(self) -> None:
         """End the announcements, while the broker is still connected; then the streams and the connections. Idempotent."""
+        self._is_closed = True
         announcers, self._api.announcers = self._api.announcers, []
         for each in announcers:
             await each.close()
+        await asyncio.gather(*self._leaving)
         self._stop.set()
         self._actions.close()
         if self._task is not None:
@@ -702,15 +711,33 @@ class DispatcherAdmin(AdminEndpoint):
         telemetry: Telemetry,
         name: str,
     ) -> None:
+        self._transport = transport
+        self._registry = live.registry
+        topics = self._find_topics()  # before the address is in use: it may raise TopicError
         log = EventLog()
         self.views = DispatcherViews(runtime, live, recent, log, name, runtime.broker_url)
         super().__init__(settings, self.views, log, telemetry, Actions(self.views, log, events))
         events.subscribe(log.record)
         self.start()
-        sources = [live.registry.source(each.id) for each in live.registry.sources() if each.id != PUT]
+        self.announce(transport, topics)
+        events.subscribe(self._on_event)
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, SourceChanged | CatalogChanged):
+            # Not now: in the event of a reload, the registry still has the former sources.
+            asyncio.get_running_loop().call_soon(self._follow_sources)
+
+    def _follow_sources(self) -> None:
+        if not self._is_closed:
+            self.announce(self._transport, self._find_topics())
+
+    def _find_topics(self) -> dict[str, tuple[Mapping[str, bytes], Trust | None]]:
+        """Return the topics of the sources that are announced services, or the default one, with their keys and trusts."""
+        sources = [self._registry.source(each.id) for each in self._registry.sources() if each.id != PUT]
         trusts = {each.topic: each.trust for each in sources if isinstance(each, Announced)}
-        trusts = trusts or {DEFAULT_TOPIC: Trust()}
-        self.announce(transport, {topic: trust.keys for topic, trust in trusts.items()}, trusts)
+        if not trusts and (default := read_topic()) is not None:
+            trusts = {default: Trust()}
+        return {topic: (trust.keys, trust) for topic, trust in trusts.items()}
 
 
 class ServiceAdmin(AdminEndpoint):
@@ -740,4 +767,4 @@ class ServiceAdmin(AdminEndpoint):
     def announce_beside_tools(self) -> None:
         """Announce the endpoint on the topics of the servers' announcements, when the connection is there."""
         settings = [each.announce for each in self._servers if each.announce is not None]
-        self.announce(self._transport, {each.topic: each.keys for each in settings}, {})
+        self.announce(self._transport, {each.topic: (each.keys, None) for each in settings})

@@ -112,6 +112,9 @@ class EndpointAnnouncer:
         keys: that sign them.
         url, name: of the process.
         trust: of the announcements of others; None: they are not read.
+
+    Attributes:
+        settings: topic, keys and trust.
     """
 
     def __init__(
@@ -125,6 +128,7 @@ class EndpointAnnouncer:
     ) -> None:
         table = None if trust is None else PeerTable(trust, loop_clock(), transport.was_disconnected_since)
         self._table = table
+        self.settings = topic, keys, trust
         self._url = url
         topic, name, secret = admin_topic(topic), name[:MAX_TEXT], os.urandom(16).hex()
         # Where it is asked, and where it answers.

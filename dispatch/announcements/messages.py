@@ -10,16 +10,19 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
+import os
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
 from dispatch._internal import NamedFields, check_instance
-from dispatch.messaging.wire import TopicName
+from dispatch.messaging.wire import TopicError, TopicName
 
 DEFAULT_TOPIC: Final = "notify:tg:tool-descriptors"
 """Where services announce themselves: the topic that TrustGraph's specification names."""
+TOPIC_VARIABLE: Final = "DISPATCH_ANNOUNCEMENTS"
+"""The environment variable with the topic of the announcements, or ``off``."""
 MAX_BYTES: Final = 256 * 1024
 """Bytes of a message: so small that others pass in between, and far below the limit of any broker."""
 MAX_PARTS: Final = 32
@@ -212,6 +215,19 @@ def admin_topic(topic: str) -> str:
     """Return the topic on which the admin endpoints of the processes are announced that use ``topic`` for their tools."""
     name = TopicName.parse(topic)
     return str(TopicName(False, name.tenant, name.namespace, f"{name.name}-admin"))
+
+
+def read_topic() -> str | None:
+    """Return the topic of :data:`TOPIC_VARIABLE`, else :data:`DEFAULT_TOPIC`; None: nothing is to be announced.
+
+    Raises:
+        TopicError: the variable has no topic name.
+    """
+    topic = os.environ.get(TOPIC_VARIABLE, "").strip() or DEFAULT_TOPIC
+    try:
+        return None if topic == "off" else str(TopicName.parse(topic))
+    except TopicError as error:
+        raise TopicError(f"{TOPIC_VARIABLE}: {error.problem}", error.fix) from None
 
 
 def hash_secret(secret: str) -> str:

@@ -35,11 +35,12 @@ from dispatch.calls.fleet import fleet_topic, quota_topic
 from dispatch.cli import admin as cli_admin
 from dispatch.cli.base import Settings
 from dispatch.cli.wire import collect
-from dispatch.messaging.wire import TopicName
+from dispatch.messaging.wire import TopicError, TopicName
 from dispatch.transports import Mode
 from dispatch.transports.memory import MemoryTransport
 from dispatch.trustgraph.config import ConfigBroker
 from tests.helpers.admin_endpoint import eventually, price
+from tests.helpers.mcp_servers.programs import free_port
 
 KEYS = {"2026": b"k" * 32}
 TOPIC = admin_topic(DEFAULT_TOPIC)
@@ -269,6 +270,51 @@ async def test_the_topic_is_beside_that_of_the_announced_services_and_is_signed_
         ]
     await cli.close()
     await transport.close()
+
+
+@pytest.mark.parametrize("variable", ["notify:tg:tools-of-today", "off"])
+async def test_without_announced_services_the_topic_is_that_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    broker = f"memory://{uuid4().hex}"
+    monkeypatch.setenv("DISPATCH_ANNOUNCEMENTS", f" {variable}\n")
+    async with agent(broker, "agent-1") as one, agent(broker, "agent-2") as two:
+        monkeypatch.delenv("DISPATCH_ANNOUNCEMENTS")
+        async with agent(broker, "agent-3") as three, agent(broker, "agent-4"):
+            await eventually(listed(three, "agent-4"))
+            if variable == "off":
+                assert await peers(one) == await peers(two) == {}
+            else:
+                await eventually(listed(one, "agent-2"))
+                await eventually(listed(two, "agent-1"))
+
+
+async def test_a_variable_that_is_no_topic_is_named_and_nothing_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, port = f"memory://{uuid4().hex}", free_port()
+    monkeypatch.setenv("DISPATCH_ANNOUNCEMENTS", "tools")
+    with pytest.raises(TopicError, match=r"DISPATCH_ANNOUNCEMENTS: 'tools' is no whole topic name\. Fix: "):
+        await agent(broker, "agent-1", admin=f"127.0.0.1:{port}").start()
+    async with agent(broker, "agent-1", dispatch.Announced(), admin=f"127.0.0.1:{port}"):
+        pass  # the variable is not needed, and the port is free
+
+
+async def test_announced_services_that_are_added_later_bring_their_topic() -> None:
+    broker, topic = f"memory://{uuid4().hex}", "notify:tg:tools-of-today"
+    options = {"announce": Announce(topic=topic), "admin": "127.0.0.1:0"}
+    shop = ToolServer(functions=[price], service="shop", instance="shop-1", broker=broker, **options)
+    async with shop, agent(broker, "agent-1") as one, agent(broker, "agent-2") as two:
+        await eventually(listed(one, "agent-2"))
+        await one.registry.add_source(dispatch.Announced(topic=topic))
+        await eventually(listed(one, "shop-1"))
+        await eventually(listed(two))
+        await two.reload(dispatch.Announced(topic=topic))
+        await eventually(listed(one, "agent-2", "shop-1"))
+        await eventually(listed(two, "agent-1", "shop-1"))
+        # Of the same id and state: no event of the source says that it is another one.
+        await two.reload(dispatch.Announced(Trust(keys=KEYS, signed_only=True), topic=topic))
+        await eventually(listed(two))
+        await one.registry.remove_source("announced")
+        await eventually(listed(one))
 
 
 async def test_only_signed_processes_get_the_token_and_a_forger_replaces_none(monkeypatch: pytest.MonkeyPatch) -> None:
