@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from dispatch._internal import (
@@ -20,7 +17,6 @@ from dispatch._internal import (
     cancel_and_wait,
     check_function,
     check_instance,
-    fulfil,
     scalar_text,
     type_name,
     unwrap,
@@ -38,6 +34,7 @@ from dispatch.search.index import (
     weigh_query,
     weigh_terms,
 )
+from dispatch.serving.tool_service import ToolExecutor
 from dispatch.telemetry.events import format_traceback
 
 if TYPE_CHECKING:
@@ -527,9 +524,8 @@ class EmbedderThread:
     def __init__(self, load_embedder: Callable[[], Embedder]) -> None:
         self._load_embedder = load_embedder
         self._embedder: Embedder | None = None
-        self._work: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-        weakref.finalize(self, self._work.put, None)
+        self._threads = ToolExecutor(1, "dispatch-search")
+        weakref.finalize(self, self._threads.close)
 
     @property
     def id(self) -> str:
@@ -545,32 +541,21 @@ class EmbedderThread:
     async def encode(self, texts: Sequence[str]) -> Any:
         """Return the vectors of tools; see :meth:`Embedder.encode`. Raises what the embedder raises."""
         assert self._embedder is not None
-        encode = self._embedder.encode
-        return await self._run(lambda: _check_rows(encode(texts), texts))
+        return await self._run(partial(_encode, self._embedder.encode, texts))
 
     async def encode_queries(self, texts: Sequence[str]) -> Any:
         """Return the vectors of queries; see :meth:`QueryEmbedder.encode_queries`. Raises what the embedder raises."""
         assert self._embedder is not None
         embedder = self._embedder
         encode = embedder.encode_queries if isinstance(embedder, QueryEmbedder) else embedder.encode
-        return await self._run(lambda: _check_rows(encode(texts), texts))
+        return await self._run(partial(_encode, encode, texts))
 
-    async def _run(self, function: Callable[[], T]) -> T:
-        if self._thread is None:
-            self._thread = threading.Thread(target=_work_on, args=(self._work,), name="dispatch-search", daemon=True)
-            self._thread.start()
-        future: Future[T] = Future()
-        self._work.put(partial(fulfil, future, function))
-        return await asyncio.wrap_future(future)
+    def _run(self, function: Callable[[], T]) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, function)
 
 
-def _work_on(queue: SimpleQueue[Callable[[], object] | None]) -> None:
-    for work in iter(queue.get, None):
-        work()
-        del work  # it refers to the object whose end is the end of the thread
-
-
-def _check_rows(rows: Any, texts: Sequence[str]) -> Any:
+def _encode(encode: Callable[[Sequence[str]], Any], texts: Sequence[str]) -> Any:
+    rows = encode(texts)
     if len(rows) != len(texts):
         raise ValueError(f"the embedder returned {len(rows)} rows for {len(texts)} texts")
     return rows

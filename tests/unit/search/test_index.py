@@ -482,10 +482,11 @@ async def test_a_caller_that_waits_no_longer_occupies_the_embedder_until_it_retu
 
 @pytest.mark.wall_clock
 async def test_the_thread_ends_with_its_object() -> None:
+    before = threading.enumerate()
     thread = await loaded(WordEmbedder())
     await thread.encode(["rain"])
-    worker = thread._thread
-    assert worker is not None
+    started = [each for each in threading.enumerate() if each not in before]
+    (worker,) = [each for each in started if each.name.startswith("dispatch-search")]
     del thread
     for _ in range(500):
         if not worker.is_alive():
