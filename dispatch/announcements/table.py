@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from dispatch._internal import excerpt
+from dispatch._internal import excerpt, remember
 from dispatch.announcements.messages import (
     BYE,
     MAX_PARTS,
@@ -253,7 +253,7 @@ class AnnouncementTable:
                 problem = ""
             except UntrustedError as error:
                 problem = str(error)
-            _remember(self._checked, ref, problem)
+            remember(self._checked, ref, problem, MAX_REMEMBERED)
         if problem:
             self._report("untrusted", ref.id, problem)
         return not problem
@@ -333,10 +333,7 @@ class AnnouncementTable:
         part = 0 if service is not None and reason != "new" else 1
         inquiry = Inquiry(ref.request_queue, ref.response_queue, instance, reason, (ref.id, ref.version), part, [])
         is_early = self._life < self._asked_at.get(target, -ASK_AGAIN_S) + ASK_AGAIN_S
-        waiting = self._early if is_early else self._waiting
-        waiting[target] = inquiry
-        if len(waiting) > MAX_WAITING:
-            waiting.popitem(last=False)
+        remember(self._early if is_early else self._waiting, target, inquiry, MAX_WAITING)
 
     def pop_inquiries(self) -> Iterator[Inquiry]:
         """Yield the questions that are to be sent now. Each ends with :meth:`receive_answer` or :meth:`abandon`.
@@ -346,7 +343,7 @@ class AnnouncementTable:
         while self._waiting and len(self._asked) < MAX_ASKED:
             target, inquiry = self._waiting.popitem()
             self._asked[target] = inquiry
-            _remember(self._asked_at, target, self._life)
+            remember(self._asked_at, target, self._life, MAX_REMEMBERED)
             yield inquiry
 
     @property
@@ -575,13 +572,5 @@ class AnnouncementTable:
         about = kind, service
         if self._life < self._reported_at.get(about, -REPORT_EVERY_S) + REPORT_EVERY_S or len(self._reports) >= 100:
             return
-        _remember(self._reported_at, about, self._life)
+        remember(self._reported_at, about, self._life, MAX_REMEMBERED)
         self._reports.append(f"an announcement of the service '{excerpt(service)}' is not in force: {problem}")
-
-
-def _remember(known: OrderedDict[Any, Any], key: Any, value: Any) -> None:
-    """Set a value; of many, the latest ones are kept."""
-    known[key] = value
-    known.move_to_end(key)
-    while len(known) > MAX_REMEMBERED:
-        known.popitem(last=False)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from dispatch._internal import remember
 from dispatch.errors import Outcome
 from dispatch.search.index import BM25Index, split_terms
 from dispatch.toolkit.evidence import (
@@ -147,10 +148,7 @@ class Interactions:
             observed = [*self.close(previous), *_observe_next(previous, recommendation.actions)]
         _last.set({**_last.get({}), self._number: recommendation})
         if recommendation.user:
-            self._users[recommendation.user] = recommendation
-            self._users.move_to_end(recommendation.user)
-            if len(self._users) > MAX_USERS:
-                self._users.popitem(last=False)
+            remember(self._users, recommendation.user, recommendation, MAX_USERS)
         return observed
 
     def forget(self, recommendation: Recommendation) -> None:
