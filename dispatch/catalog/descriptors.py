@@ -346,7 +346,7 @@ def _describe_property(
     name: str, schema: Mapping[str, Any] | bool, required: bool, root: Mapping[str, Any]
 ) -> Argument:
     fields = schema if isinstance(schema, Mapping) else EMPTY
-    types = set(islice(_list_types(fields, root), MAX_TYPES)) - {"null"}
+    types = set(islice(list_types(fields, root), MAX_TYPES)) - {"null"}
     argument_type = types.pop() if len(types) == 1 else "any"
     if argument_type not in ARGUMENT_TYPES:
         argument_type = "any"
@@ -359,7 +359,7 @@ MAX_TYPES: Final = 64
 """Alternatives that are read for the type of an argument: references can multiply them."""
 
 
-def _list_types(schema: object, root: Mapping[str, Any], steps: int = MAX_STEPS) -> Iterator[str]:
+def list_types(schema: object, root: Mapping[str, Any], steps: int = MAX_STEPS) -> Iterator[str]:
     """Yield the types of the values that a schema allows; ``any``: it names none."""
     fields = schema if isinstance(schema, Mapping) else EMPTY
     given, reference = fields.get("type"), fields.get("$ref")
@@ -370,9 +370,9 @@ def _list_types(schema: object, root: Mapping[str, Any], steps: int = MAX_STEPS)
     elif values:
         yield from map(type_of, values)
     elif steps and isinstance(reference, str) and reference.startswith("#/"):
-        yield from _list_types(find_value(root, split_pointer(reference[1:])), root, steps - 1)
+        yield from list_types(find_value(root, split_pointer(reference[1:])), root, steps - 1)
     elif steps and alternatives:
         for each in alternatives:
-            yield from _list_types(each, root, steps - 1)
+            yield from list_types(each, root, steps - 1)
     else:
         yield "any"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
@@ -12,7 +13,7 @@ import msgspec
 from dispatch._internal import describe_type, loop_clock
 from dispatch.calls.local import CallContext
 from dispatch.catalog.catalog import check_items
-from dispatch.catalog.descriptors import ARGUMENT_TYPES, CatalogError
+from dispatch.catalog.descriptors import ARGUMENT_TYPES, CatalogError, list_types
 from dispatch.catalog.items import Item
 from dispatch.documents import Problem
 from dispatch.functions.schema import is_declared
@@ -27,7 +28,6 @@ from dispatch.functions.sources import (
     read_tools,
 )
 from dispatch.messaging.wire import Property, Refusal, Request, whole_number
-from dispatch.schemas import type_of
 from dispatch.serving.replies import InboundRequest
 from dispatch.serving.tool_service import RefusedRequestError, ToolExecutor
 
@@ -136,16 +136,11 @@ class ServedFunctions:
         Raises:
             CatalogError, TypeError: as the constructor. The former functions stay.
         """
-        self.descriptors, tools = self._read(functions)
-        self._executor.replace_tools(tools)
-
-    def _read(self, functions: Iterable[object]) -> tuple[Descriptors, dict[str, FunctionTool]]:
         found, problems = find_served_functions(functions)
         if not found and not problems:
             fix = "define one with a docstring, and declare it with @dispatch.tool"
             problems = [Problem(self._service["id"], "", "there are no functions to serve", fix)]
         read = list(read_tools(found, lambda type: type is CallContext or type in MODULE_PROVIDERS))
-        versions: dict[str, int] = {}
         for tool in read:
             if not tool.description.strip():
                 tool.report.add_error(
@@ -154,7 +149,7 @@ class ServedFunctions:
                     'write in it when to use the tool, such as """Price of a product in euros."""',
                 )
             problems += tool.report.problems
-            versions[tool.full_name] = versions.get(tool.full_name, 0) + 1
+        versions = Counter(tool.full_name for tool in read)
         tools: dict[str, FunctionTool] = {}
         described = []
         items = [Item("service", "tool-service", self._service["id"], self._service)]
@@ -173,7 +168,9 @@ class ServedFunctions:
         if any(each.severity == "error" for each in problems):
             raise CatalogError(problems)
         # Plain JSON values: the declarations of functions have tuples, and callers may change what they get.
-        return msgspec.json.decode(msgspec.json.encode(Descriptors(self._service, described)), type=Descriptors), tools
+        written = msgspec.json.encode(Descriptors(self._service, described))
+        self.descriptors = msgspec.json.decode(written, type=Descriptors)
+        self._executor.replace_tools(tools)
 
     def invoke(self, request: Request, work: InboundRequest) -> Awaitable[str | AsyncIterator[str]]:
         """Execute the function that ``request`` names (:data:`~dispatch.serving.tool_service.Invoke`).
@@ -196,32 +193,16 @@ class ServedFunctions:
 
 def list_arguments(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the arguments in an input schema as TrustGraph's agents read them. A value of several types, which they cannot
-    describe, has the first one."""
-    definitions = schema.get("$defs", {})
+    describe, has the first one; any value is a text."""
     return [
         {
             "name": name,
-            "type": _find_type(argument, definitions),
+            "type": next((each for each in list_types(argument, schema) if each in ARGUMENT_TYPES), "string"),
             "description": argument.get("description", ""),
             "required": name in schema["required"],
         }
         for name, argument in schema["properties"].items()
     ]
-
-
-def _find_type(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    """Return one of :data:`~dispatch.catalog.descriptors.ARGUMENT_TYPES`; a text if the schema allows any value."""
-    definition = definitions.get(schema.get("$ref", "").removeprefix("#/$defs/"))
-    if definition is not None:
-        return _find_type(definition, definitions)
-    members = [each for each in schema.get("anyOf", ()) if each.get("type") != "null"]
-    if members:
-        return _find_type(members[0], definitions)
-    given = schema.get("type")
-    types = given if isinstance(given, list) else [given]
-    if "enum" in schema and given is None:
-        types = list(map(type_of, schema["enum"]))
-    return next((each for each in types if each in ARGUMENT_TYPES), "string")
 
 
 def find_served_functions(given: Iterable[object]) -> tuple[list[FoundFunction], list[Problem]]:
