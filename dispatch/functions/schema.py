@@ -710,7 +710,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _ATTRIBUTE: Final = "__dispatch_tool__"
 
 
-class Declaration(msgspec.Struct, metaclass=NamedFields, frozen=True):
+class Declaration(msgspec.Struct, metaclass=NamedFields, frozen=True, rename="kebab"):
     """What a function declares as a tool; see :func:`tool`. The values are checked when a source delivers the tool."""
 
     name: str | None = None
@@ -725,17 +725,8 @@ class Declaration(msgspec.Struct, metaclass=NamedFields, frozen=True):
 
     def describe(self) -> dict[str, Any]:
         """Return the declared keys of the tool's descriptor, besides its name."""
-        keys = {
-            "read-only": self.read_only or None,
-            "idempotent": self.idempotent or None,
-            "destructive": self.destructive,
-            "permissions": self.permissions or None,
-            "tags": self.tags or None,
-            "category": self.category,
-            "version": self.version,
-            "policy": self.policy,
-        }
-        return {key: value for key, value in keys.items() if value is not None}
+        keys = ((each, getattr(self, each.name)) for each in msgspec.structs.fields(self)[1:])
+        return {each.encode_name: value for each, value in keys if value != each.default}
 
 
 NO_DECLARATION: Final = Declaration()
