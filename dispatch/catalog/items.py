@@ -54,12 +54,10 @@ SERVICE_KEYS: Final = tuple(rules_of(ServiceDescriptor))
 _NOTES: Final = ("description",)  # a note for people
 
 
-def read_service(
-    raw: dict[str, Any], item_key: str, report: Report, namespace: str = "", base: Policy = DEFAULT_POLICY
-) -> ServiceDescriptor:
-    """Return the descriptor in ``raw``; ``item_key`` has the defaults of its id and version, ``namespace`` is the prefix of
-    its id, ``base`` the defaults under its policy. After an error in ``report`` only its id may be used."""
-    key = ItemKey.parse(item_key)
+def _read_service(item: Item, raw: dict[str, Any], report: Report, base: Policy) -> ServiceDescriptor:
+    """Return the descriptor in ``raw``, the content of ``item``; ``base``: defaults under its policy. After an error in
+    ``report`` only its id may be used."""
+    key = ItemKey.parse(item.key)
     known = (*SERVICE_KEYS, "requires")
     service = read_struct(ServiceDescriptor, _name_by_key(raw, "id", key), report, known=known)
     own_id = service.id or _text_of(raw, "id")
@@ -67,7 +65,7 @@ def read_service(
     check_policy(service.policy, report, base)
     service = msgspec.structs.replace(
         service,
-        id=add_namespace("id", own_id, namespace, MAX_NAME_CHARS, report),
+        id=add_namespace("id", own_id, item.namespace, MAX_NAME_CHARS, report),
         instances=_check_instances(service, version, report),
         version=version,
     )
@@ -143,24 +141,15 @@ _TRUSTGRAPH_KEYS: Final = ("type", "name", "description", "service", "arguments"
 _SILENT: Final = ("id",)  # TrustGraph's own agent reads it
 
 
-def read_tool(
-    raw: dict[str, Any],
-    item_key: str,
-    service: ServiceDescriptor | None,
-    report: Report,
-    namespace: str = "",
-    defaults: Policy = DEFAULT_POLICY,
-    *,
-    is_foreign: bool = False,
+def _read_tool(
+    item: Item, raw: dict[str, Any], service: ServiceDescriptor | None, report: Report, defaults: Policy
 ) -> ToolDescriptor:
-    """Return the descriptor in ``raw``. After an error in ``report`` only its name and service may be used.
+    """Return the descriptor in ``raw``, the content of ``item``. After an error in ``report`` only its name and service may
+    be used.
 
     Args:
-        item_key: has the defaults of its name and version.
         service: that it refers to; None: unknown, so that its config is not checked.
-        namespace: prefix of its name.
         defaults: under the policies of the service and the tool.
-        is_foreign: its schemas are widened instead of refused.
     """
     params = tuple(param.name for param in service.config_params) if service else ()
     sent = [key for key in raw if key in params and key in TOOL_KEYS and key not in _TRUSTGRAPH_KEYS]
@@ -172,14 +161,14 @@ def read_tool(
             "rename the service's config param if the tool's own key is meant",
         )
     base = defaults.merged(service.policy) if service else defaults
-    key_parts = ItemKey.parse(item_key)
+    key_parts = ItemKey.parse(item.key)
     own = _name_by_key(own, "name", key_parts)
     tool = read_struct(ToolDescriptor, own, report, known=("type", *params))
     version = check_version(tool.version, key_parts, report)
     check_policy(tool.policy, report, base)
     _check_range(tool.requires, report)
     _check_rollout(tool.rollout, version, report)
-    name = add_namespace("name", tool.name or _text_of(own, "name"), namespace, MAX_MODEL_NAME_CHARS, report)
+    name = add_namespace("name", tool.name or _text_of(own, "name"), item.namespace, MAX_MODEL_NAME_CHARS, report)
     _warn_about_model(tool, name, own, report)
     tool = msgspec.structs.replace(
         tool,
@@ -189,7 +178,7 @@ def read_tool(
         version=version,
         groups=DEFAULT_GROUPS if tool.groups == DEFAULT_GROUPS else tool.groups,
         applicable_states=ANY_STATE if tool.applicable_states == ANY_STATE else tool.applicable_states,
-        **_schemas(tool, report, is_foreign),
+        **_schemas(tool, report, item.is_foreign),
     )
     if tool.input_schema is not None and tool.arguments:
         is_wrong = any(each.key.startswith(("arguments", "input-schema")) for each in report.problems)
@@ -455,7 +444,7 @@ def read_service_item(item: Item, base: Policy = DEFAULT_POLICY) -> ReadItem:
     raw = _object(item.raw, report)
     if raw is None:
         return ReadItem(item, None, None, tuple(report.problems), True, item.key_name)
-    service = read_service(raw, item.key, report, item.namespace, base)
+    service = _read_service(item, raw, report, base)
     usable = None if report.has_errors else service
     problems = tuple(report.problems)
     return ReadItem(item, usable, None, problems, report.has_errors, service.id, version=service.version)
@@ -483,7 +472,7 @@ def read_tool_item(
         problems = tuple(report.problems)
         return ReadItem(item, None, None, problems, report.has_errors, name, other if isinstance(other, str) else "")
     service = find_service(item, services)
-    tool = read_tool(raw, item.key, service, report, item.namespace, base, is_foreign=item.is_foreign)
+    tool = _read_tool(item, raw, service, report, base)
     meant = {tool.service, item.add_namespace(tool.service), ""}
     if service is None and tool.service.strip() and unavailable.refused.isdisjoint(meant):
         _report_unknown_service(item, tool.service, services, unavailable, report)
