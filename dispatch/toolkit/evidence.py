@@ -138,8 +138,14 @@ class EvidenceTable:
         """Add observations of the time ``now``."""
         if (now - self._epoch) / self._half_life > MAX_EXPONENT:
             self._move_epoch(now)
-        place = self._find_place(u, v)
-        self._add_at(self._create(u, v) if place is None else place, evidence.multiply(1 / self.decay(now)))
+        place = self.find_places(u).get(v)
+        if place is None:
+            place = self._create(u, v)
+        stored = evidence.multiply(1 / self.decay(now))
+        self.success[place] += stored.success
+        self._tool_error[place] += stored.tool_error
+        self._unused[place] += stored.unused
+        self.weight[place] += stored.weight
 
     def replace(self, u: str, v: str, evidence: Evidence, now: float) -> None:
         """Set the evidence of an edge, as of the time ``now``."""
@@ -148,7 +154,7 @@ class EvidenceTable:
 
     def get(self, u: str, v: str, now: float) -> Evidence | None:
         """Return the evidence of an edge, decayed until ``now``; None: without observations."""
-        place = self._find_place(u, v)
+        place = self.find_places(u).get(v)
         return None if place is None else self._read(place).multiply(self.decay(now))
 
     def read_all(self, now: float) -> Iterator[tuple[str, str, Evidence]]:
@@ -169,7 +175,7 @@ class EvidenceTable:
 
     def remove(self, u: str, v: str) -> None:
         """Forget an edge; an unknown one is ignored."""
-        place = self._find_place(u, v)
+        place = self.find_places(u).get(v)
         if place is not None:
             self._remove_at(place)
 
@@ -185,18 +191,8 @@ class EvidenceTable:
     def _columns(self) -> tuple[array[float], ...]:
         return self.success, self._tool_error, self._unused, self.weight
 
-    def _find_place(self, u: str, v: str) -> int | None:
-        places = self._places.get(u)
-        return None if places is None else places.get(v)
-
     def _read(self, place: int) -> Evidence:
         return Evidence(self.success[place], self._tool_error[place], self._unused[place])
-
-    def _add_at(self, place: int, evidence: Evidence) -> None:
-        self.success[place] += evidence.success
-        self._tool_error[place] += evidence.tool_error
-        self._unused[place] += evidence.unused
-        self.weight[place] += evidence.weight
 
     def _create(self, u: str, v: str) -> int:
         size = EDGE_BYTES + sys.getsizeof(v) + SOURCE_BYTES + sys.getsizeof(u)
@@ -342,7 +338,20 @@ class EvidenceFile:
 
         def run(connection: sqlite3.Connection) -> None:
             with connection:
-                self._write(connection, added, resets, now)
+                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("UPDATE changes SET number = number + 1")
+                ((number,),) = connection.execute("SELECT number FROM changes")
+                if resets is None:
+                    connection.execute(RESET, (now, number))
+                else:
+                    edges = [(now, number, u, v) for u, v in resets]
+                    connection.executemany(f"{RESET} WHERE source = ? AND target = ?", edges)
+                rows = [(u, v, *each, now, number) for (u, v), each in added.items() if _is_text(u + v)]
+                connection.executemany(ADD, rows)
+                ((count,),) = connection.execute("SELECT count(*) FROM evidence")
+                if count > self._max_edges:
+                    # Some more than needed: the next transactions need not evict again.
+                    connection.execute(EVICT, (now, count - self._max_edges * 15 // 16))
 
         self._run(run)
 
@@ -356,7 +365,22 @@ class EvidenceFile:
         Raises:
             sqlite3.Error, OSError, ValueError: the file cannot be read; see :meth:`write`.
         """
-        self._run(lambda connection: self._read(connection, on_changes))
+
+        def run(connection: sqlite3.Connection) -> None:
+            cursor = connection.execute(
+                "SELECT source, target, success, tool_error, unused, time, change FROM evidence WHERE change > ?",
+                (self._seen,),
+            )
+            seen = self._seen
+            # In small parts: 100,000 rows at a time cause full garbage collections, each of which stops all threads for
+            # 0.1 s.
+            while rows := cursor.fetchmany(PART):
+                seen = max(seen, *(row[6] for row in rows))
+                on_changes([Change(row[0], row[1], Evidence(*row[2:5]), row[5]) for row in rows if _is_valid(row)])
+                time.sleep(0)  # other threads first
+            self._seen = seen
+
+        self._run(run)
 
     def _run(self, operation: Callable[[sqlite3.Connection], object]) -> None:
         """Run an operation; after a broken file was moved aside, on an empty one."""
@@ -377,35 +401,6 @@ class EvidenceFile:
             self._connection.close()
             self._connection = None
         self._seen = 0
-
-    def _write(
-        self, connection: sqlite3.Connection, added: Mapping[Edge, Evidence], resets: Sequence[Edge] | None, now: float
-    ) -> None:
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute("UPDATE changes SET number = number + 1")
-        ((number,),) = connection.execute("SELECT number FROM changes")
-        if resets is None:
-            connection.execute(RESET, (now, number))
-        else:
-            connection.executemany(f"{RESET} WHERE source = ? AND target = ?", [(now, number, u, v) for u, v in resets])
-        connection.executemany(ADD, [(u, v, *each, now, number) for (u, v), each in added.items() if _is_text(u + v)])
-        ((count,),) = connection.execute("SELECT count(*) FROM evidence")
-        if count > self._max_edges:
-            # Some more than needed: the next transactions need not evict again.
-            connection.execute(EVICT, (now, count - self._max_edges * 15 // 16))
-
-    def _read(self, connection: sqlite3.Connection, on_changes: Callable[[list[Change]], object]) -> None:
-        cursor = connection.execute(
-            "SELECT source, target, success, tool_error, unused, time, change FROM evidence WHERE change > ?",
-            (self._seen,),
-        )
-        seen = self._seen
-        # In small parts: 100,000 rows at a time cause full garbage collections, each of which stops all threads for 0.1 s.
-        while rows := cursor.fetchmany(PART):
-            seen = max(seen, *(row[6] for row in rows))
-            on_changes([Change(row[0], row[1], Evidence(*row[2:5]), row[5]) for row in rows if _is_valid(row)])
-            time.sleep(0)  # other threads first
-        self._seen = seen
 
     def _connect(self) -> sqlite3.Connection:
         if self._connection is not None:
