@@ -119,6 +119,7 @@ class AnnouncedService(msgspec.Struct, eq=False):
         items: made of these.
         instances: by id.
         gone_at: when the last instance had gone, in seconds of life; None: there are instances.
+        refused: items that say so, by the instances that are held back.
     """
 
     ref: ServiceRef
@@ -127,6 +128,13 @@ class AnnouncedService(msgspec.Struct, eq=False):
     items: tuple[Item, ...]
     instances: dict[str, AnnouncedInstance] = {}
     gone_at: float | None = None
+    refused: dict[str, Item] = {}
+
+    def has_proof(self, without: str = "") -> bool:
+        """Return whether an instance has proved the descriptors in force, not counting the one with the id ``without``."""
+        return any(
+            each.is_proved and each.digest == self.digest for id, each in self.instances.items() if id != without
+        )
 
     @property
     def conflicting(self) -> tuple[AnnouncedInstance, ...]:
@@ -158,8 +166,6 @@ class AnnouncementTable:
         self.refused = {"malformed": 0, "untrusted": 0, "unsigned": 0, "limit": 0}
         self.shares: dict[str, dict[str, float]] = {}
         self._changed_shares: set[str] = set()
-        self._conflicts: dict[Key, dict[str, Item]] = {}
-        """Refused items, by the instances that are held back."""
         self._waiting: OrderedDict[tuple[str, str], Inquiry] = OrderedDict()
         self._early: OrderedDict[tuple[str, str], Inquiry] = OrderedDict()
         """Questions to instances that were asked within the last second."""
@@ -194,10 +200,9 @@ class AnnouncementTable:
         for key, service in list(self.services.items()):
             for instance in list(service.instances.values()):
                 if instance.heard_at + instance.ttl < self._life:
-                    self._remove(key, service, instance)
+                    self._remove(service, instance)
             if service.gone_at is not None and service.gone_at + GONE_S <= self._life:
                 del self.services[key]
-                self._conflicts.pop(key, None)
                 self.version += 1
 
     # -- announcements ------------------------------------------------------------------------------------------
@@ -265,7 +270,7 @@ class AnnouncementTable:
             service.ref == ref
             and service.digest == message.digest
             and message.instance.weight == 1.0
-            and any(each.is_proved and each.digest == service.digest for each in service.instances.values())
+            and service.has_proof()
         )
 
     def _refresh(self, instance: AnnouncedInstance, message: Announcement) -> None:
@@ -292,7 +297,7 @@ class AnnouncementTable:
     ) -> None:
         if message.announce == BYE:
             if service is not None and instance is not None:
-                self._remove((ref.id, ref.version), service, instance)
+                self._remove(service, instance)
             return
         if service is not None and service.digest == message.digest and service.is_signed:
             self._accept(ref, message, None, is_signed=True)
@@ -371,7 +376,7 @@ class AnnouncementTable:
             service = self.services.get(inquiry.key)
             instance = None if service is None else service.instances.get(inquiry.instance)
             if service is not None and instance is not None and inquiry.reason == "bye":
-                self._remove(inquiry.key, service, instance)
+                self._remove(service, instance)
             return
         try:
             self._process_answer(inquiry, payload)
@@ -390,12 +395,11 @@ class AnnouncementTable:
         if self._trust.signed_only and not has_signature:
             self.refused["unsigned"] += 1
             return
-        key = ref.id, ref.version
-        service = self.services.get(key)
+        service = self.services.get((ref.id, ref.version))
         if message.announce == BYE:
             instance = None if service is None else service.instances.get(inquiry.instance)
             if service is not None and instance is not None and (has_signature or not service.is_signed):
-                self._remove(key, service, instance)
+                self._remove(service, instance)
             return
         if message.tools is msgspec.UNSET:
             if service is not None and service.digest == message.digest:
@@ -447,7 +451,9 @@ class AnnouncementTable:
             text = f"its instance '{excerpt(message.instance.id)}' has other descriptors than the signed ones"
             self._report("conflict", ref.id, text)
             return
-        if service is None or (service.digest != message.digest and not self._is_held(service, message, is_signed)):
+        # Other instances keep other descriptors in force, except unsigned ones where these are signed.
+        keeps = service is not None and (service.is_signed or not is_signed) and service.has_proof(message.instance.id)
+        if service is None or (service.digest != message.digest and not keeps):
             if tools is None or not self._adopt(key, message, tools, is_signed=is_signed):
                 return
         elif is_signed and not service.is_signed and tools is not None:
@@ -457,7 +463,7 @@ class AnnouncementTable:
             self.refused["limit"] += 1
             return
         self._add(service, message, is_proved=True, is_signed=is_signed)
-        self._update_conflicts(key, service)
+        self._update_conflicts(service)
 
     def _share(self, service: AnnouncedService, name: str) -> None:
         """Find the share of an instance, which may have gone."""
@@ -480,14 +486,14 @@ class AnnouncementTable:
         changed, self._changed_shares = self._changed_shares, set()
         return [(queue, dict(self.shares.get(queue, {}))) for queue in changed]
 
-    def _update_conflicts(self, key: Key, service: AnnouncedService) -> None:
+    def _update_conflicts(self, service: AnnouncedService) -> None:
         """Report the instances that are held back as refused items, so that logs, events and metrics name them."""
-        former = self._conflicts.get(key, {})
+        former = service.refused
         names = {each.info.id for each in service.conflicting}
         if names != former.keys():
             for name in names.symmetric_difference(former):
                 self._share(service, name)
-            self._conflicts[key] = {name: former.get(name) or self._refuse(service, name) for name in names}
+            service.refused = {name: former.get(name) or self._refuse(service, name) for name in names}
             self.version += 1
 
     def _refuse(self, service: AnnouncedService, instance: str) -> Item:
@@ -500,16 +506,6 @@ class AnnouncementTable:
             "start all instances with the same descriptors, or declare another version",
         )
         return Item(origin, "tool", name, Refused((problem,)), self._namespace)
-
-    def _is_held(self, service: AnnouncedService, message: Announcement, is_signed: bool) -> bool:
-        """Whether other instances keep other descriptors in force."""
-        if is_signed and not service.is_signed:
-            return False
-        return any(
-            each.is_proved and each.digest == service.digest
-            for id, each in service.instances.items()
-            if id != message.instance.id
-        )
 
     def _adopt(self, key: Key, message: Announcement, tools: list[dict[str, Any]], *, is_signed: bool) -> bool:
         """Put descriptors in force. Return whether they are."""
@@ -540,28 +536,29 @@ class AnnouncementTable:
         self.version += 1
         return True
 
-    def _remove(self, key: Key, service: AnnouncedService, instance: AnnouncedInstance) -> None:
+    def _remove(self, service: AnnouncedService, instance: AnnouncedInstance) -> None:
         service.instances.pop(instance.info.id, None)
         self._share(service, instance.info.id)
-        self._update_conflicts(key, service)
+        self._update_conflicts(service)
         if not service.instances:
             service.gone_at = self._life
             return
-        if any(each.is_proved and each.digest == service.digest for each in service.instances.values()):
+        if service.has_proof():
             return
         # Another instance must prove itself now; of those that were held back, one gives the descriptors.
         for each in service.instances.values():
             each.is_proved = False
             self._inquire(service.ref, each.info.id, "bye" if each.digest == service.digest else "new")
-        self._update_conflicts(key, service)
+        self._update_conflicts(service)
 
     # -- results ------------------------------------------------------------------------------------------------
 
     def items(self) -> list[Item]:
         """Return the items of all services, in the order in which these were found, and a refused one for each instance
         that is held back."""
-        refused = [item for conflicts in self._conflicts.values() for item in conflicts.values()]
-        return [*(item for service in self.services.values() for item in service.items), *refused]
+        services = self.services.values()
+        refused = (item for service in services for item in service.refused.values())
+        return [*(item for service in services for item in service.items), *refused]
 
     def pop_reports(self) -> list[str]:
         """Return what an operator should know since the last call: services that are refused, and why."""
