@@ -15,7 +15,6 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from itertools import islice
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dispatch._internal import (
@@ -425,89 +424,72 @@ OPEN_ATTEMPTS: Final = 10
 _threads = DaemonThreads("dispatch-folder")
 
 
-class FolderWatch:
-    """Notifications of changes of one folder, from ``async with`` on; it waits until the operating system watches.
+async def watch_folder(folder: str) -> AsyncGenerator[None, None]:
+    """Yield when the operating system watches a folder, which may be missing, and whenever it has changed since. Ends when
+    another watch has to be opened before the folder is read: a watched directory was replaced, or other directories have to
+    be watched.
 
-    Args:
-        folder: the folder, which may be missing.
+    Raises:
+        ImportError: watchfiles is not installed.
+        OSError: the limit of watches or instances of inotify is reached, or a directory must not be read.
     """
+    loop, changed, stop = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+    has_to_reopen = False
+    notify, paths = await run_in_thread(partial(_open_watch, folder))
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._changed = asyncio.Event()
-        self._stop = threading.Event()
-        self._is_outdated = False
-        self._loop = asyncio.get_running_loop()
-        self._paths: WatchedPaths | None = None
-        self._watching: asyncio.Task[None] | None = None
+    def report(is_outdated: bool) -> None:
+        nonlocal has_to_reopen
+        has_to_reopen = has_to_reopen or is_outdated
+        changed.set()
 
-    async def __aenter__(self) -> FolderWatch:
-        """Start to watch.
-
-        Raises:
-            ImportError: watchfiles is not installed.
-            OSError: the limit of watches or instances of inotify is reached, or a directory must not be read.
-        """
-        notify, paths = await run_in_thread(self._open)
-        self._paths = paths
-        watch = partial(self._watch, notify, paths)
-        self._watching = asyncio.create_task(run_in_thread(watch, _threads, WATCH), name="dispatch-folder-watch")
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        if self._watching is not None:
-            await asyncio.wait([self._watching])  # it ends within STEP_MS
-
-    async def wait(self) -> bool:
-        """Wait for a change of the folder. Returns False when another watch has to be opened before the folder is read: a
-        watched directory was replaced, or other directories have to be watched."""
-        if await run_in_thread(lambda: find_watched_paths(self._folder)) != self._paths:
-            return False
-        await self._changed.wait()
-        self._changed.clear()
-        return not self._is_outdated
-
-    def _open(self) -> tuple[RustNotify, WatchedPaths]:
-        from watchfiles._rust_notify import RustNotify  # an extra; documented as "Rust backend direct usage"
-
-        for _ in range(OPEN_ATTEMPTS):
-            paths = find_watched_paths(self._folder)
-            try:
-                # Its ignore_permission_denied is False: it ignores every error, those of the limits of inotify, too.
-                return RustNotify(sorted(paths.directories), False, False, 0, False, False), paths
-            except FileNotFoundError:
-                continue
-            except RuntimeError as error:  # the limit of instances
-                raise OSError(str(error)) from error
-        raise FileNotFoundError("its directories are moved or replaced all the time")
-
-    def _watch(self, notify: RustNotify, paths: WatchedPaths) -> None:
+    def watch() -> None:
         is_outdated = False
         reported_at = time.monotonic()
         with notify:
-            while not is_outdated and not self._stop.is_set():
+            while not is_outdated and not stop.is_set():
                 try:
-                    changes = notify.watch(DEBOUNCE_MS, STEP_MS, CHECK_MS, self._stop)
+                    changes = notify.watch(DEBOUNCE_MS, STEP_MS, CHECK_MS, stop)
                 except RuntimeError as error:
-                    _log.warning("The watch of '%s' failed and is opened again: %s", self._folder, error)
+                    _log.warning("The watch of '%s' failed and is opened again: %s", folder, error)
                     changes, is_outdated = set(), True
-                changed = set() if isinstance(changes, str) else {path for _, path in changes}
-                is_outdated = is_outdated or not paths.directories.isdisjoint(changed) or not paths.is_current()
+                touched = set() if isinstance(changes, str) else {path for _, path in changes}
+                is_outdated = is_outdated or not paths.directories.isdisjoint(touched) or not paths.is_current()
                 # Not a timer of the event loop: its time may be virtual.
                 is_due = time.monotonic() - reported_at >= RESCAN_S
-                if is_outdated or is_due or not all(map(is_editor_file, changed)):
+                if is_outdated or is_due or not all(map(is_editor_file, touched)):
                     reported_at = time.monotonic()
                     try:
-                        self._loop.call_soon_threadsafe(self._report, is_outdated)
+                        loop.call_soon_threadsafe(report, is_outdated)
                     except RuntimeError:  # the event loop was closed without closing the source
                         return
 
-    def _report(self, is_outdated: bool) -> None:
-        self._is_outdated = self._is_outdated or is_outdated
-        self._changed.set()
+    watching = asyncio.create_task(run_in_thread(watch, _threads, WATCH), name="dispatch-folder-watch")
+    try:
+        yield
+        while await run_in_thread(partial(find_watched_paths, folder)) == paths:
+            await changed.wait()
+            changed.clear()
+            if has_to_reopen:
+                return
+            yield
+    finally:
+        stop.set()
+        await asyncio.wait([watching])  # it ends within STEP_MS
+
+
+def _open_watch(folder: str) -> tuple[RustNotify, WatchedPaths]:
+    from watchfiles._rust_notify import RustNotify  # an extra; documented as "Rust backend direct usage"
+
+    for _ in range(OPEN_ATTEMPTS):
+        paths = find_watched_paths(folder)
+        try:
+            # Its ignore_permission_denied is False: it ignores every error, those of the limits of inotify, too.
+            return RustNotify(sorted(paths.directories), False, False, 0, False, False), paths
+        except FileNotFoundError:
+            continue
+        except RuntimeError as error:  # the limit of instances
+            raise OSError(str(error)) from error
+    raise FileNotFoundError("its directories are moved or replaced all the time")
 
 
 def is_polling_forced() -> bool:
@@ -761,9 +743,8 @@ class Folder:
             if not is_polling_forced():
                 try:
                     while True:
-                        async with FolderWatch(self.path) as watch:
-                            yield
-                            while await watch.wait():
+                        async with contextlib.aclosing(watch_folder(self.path)) as watch:
+                            async for _ in watch:
                                 yield
                 except (ImportError, OSError) as error:
                     self._report_polling(error)

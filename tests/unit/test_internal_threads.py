@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dispatch._internal import MAX_PAUSE_S, WATCH, WORK, run_in_thread
-from dispatch.catalog.folder import FolderWatch
+from dispatch.catalog.folder import watch_folder
 from tests.helpers.descriptor_folder import make_folder
 
 pytestmark = pytest.mark.wall_clock
@@ -99,7 +100,8 @@ async def test_a_saturated_event_loop_pauses_for_a_watched_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the thread that waits for changes gets the interpreter lock seconds after a change."""
-    async with FolderWatch(os.fspath(make_folder(tmp_path / "tools"))):
+    async with contextlib.aclosing(watch_folder(os.fspath(make_folder(tmp_path / "tools")))) as watch:
+        await anext(watch)
         pauses = Pauses(monkeypatch)
         busy = asyncio.create_task(keep_busy())
         async with asyncio.timeout(20):

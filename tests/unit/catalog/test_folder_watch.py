@@ -263,7 +263,7 @@ async def test_without_watchfiles_the_folder_is_scanned(
 
 async def test_forced_polling_does_not_watch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder_module, "POLL_S", 0.05)
-    monkeypatch.setattr(folder_module, "FolderWatch", None)
+    monkeypatch.setattr(folder_module, "watch_folder", None)
     monkeypatch.setenv("WATCHFILES_FORCE_POLLING", "true")
     async with follow(folder) as follower:
         update_config_map(folder.with_name("map"), {"tell-joke.json": CHANGED}, 0)
