@@ -78,219 +78,6 @@ class _Embedded:
     tools: dict[str, ToolDescriptor] = field(default_factory=dict)
 
 
-class LiveIndex:
-    """Terms and vectors of the tools of a catalogue that changes.
-
-    Args:
-        catalog: returns the catalogue in force.
-        load_embedder: loads the embedder, in a thread; an ImportError means that it is not installed. None: lexical only.
-    """
-
-    def __init__(self, catalog: Callable[[], Catalog], load_embedder: Callable[[], Embedder] | None) -> None:
-        self.index = ToolIndex()
-        self._catalog = catalog
-        self._indexed: dict[str, ToolDescriptor] = {}
-        self._target: Catalog | None = None
-        """The catalogue that the terms are brought to."""
-        self._is_indexed = asyncio.Event()
-        """The terms of a whole catalogue are in the index."""
-        self._load_embedder = load_embedder
-        self._thread: EmbedderThread | None = None
-        self._active: _Embedded | None = None
-        self._staged: _Embedded | None = None
-        """Becomes active when all tools are embedded."""
-        self._problem = NOT_READY
-        self._retry_at = 0.0
-        self._task: asyncio.Task[None] | None = None
-        self._is_closed = False
-
-    def use_embedder(self, load_embedder: Callable[[], Embedder] | None) -> None:
-        """Replace the embedder. The tools are embedded in the background; meanwhile the former one is in use."""
-        self._load_embedder, self._thread, self._retry_at = load_embedder, None, 0.0
-        if load_embedder is None:
-            self._drop(self._active)
-            self._active = None
-        self._problem = NOT_READY
-        if self._is_indexed.is_set():
-            self.request_update()
-
-    async def close(self) -> None:
-        """End the task. Searches go on with the index as it is."""
-        self._is_closed = True
-        await cancel_and_wait([self._task])
-        self._is_indexed.set()  # a task that was cancelled before its first step has not done it
-
-    # -- searches -----------------------------------------------------------------------------------------------
-
-    async def prepare(self) -> None:
-        """Bring the index to the catalogue in force before a search: few changes at once, many in the background. Waits only
-        for the terms of the first catalogue."""
-        catalog = self._catalog()
-        if not self._is_indexed.is_set() and not self._is_closed:
-            self.request_update()
-            await self._is_indexed.wait()
-        elif self._target is not catalog:
-            if len(list(self._find_changes(catalog))) <= BATCH:
-                for _ in self._index_terms(catalog):
-                    pass
-            self.request_update()
-
-    async def embed_query(self, query: str, context: str) -> tuple[Any, VectorIndex]:
-        """Return the vector of a query, and the vectors that it is comparable with.
-
-        Raises:
-            VectorUnavailableError: there is none; the text says why.
-        """
-        active = self._active
-        if self._load_embedder is None:
-            raise VectorUnavailableError("no embedder is set")
-        is_due = self._retry_at <= asyncio.get_running_loop().time()
-        if active is None or (is_due and self._retry_at > 0):
-            self.request_update()
-        if active is None:
-            if is_due:
-                await asyncio.sleep(EMBEDDING_TURN_S)
-            raise VectorUnavailableError(self._problem)
-        texts = [query, context] if context else [query]
-        try:
-            async with asyncio.timeout(QUERY_TIMEOUT_S):
-                with ErrorBoundary():
-                    if active.thread.id != active.vectors.embedder_id:
-                        self.request_update()
-                        raise VectorUnavailableError(NOT_READY)
-                    rows = await active.thread.encode_queries(texts)
-                    return active.vectors.mix_rows(rows, (1.0, CONTEXT_WEIGHT)), active.vectors
-        except VectorUnavailableError:
-            raise
-        except TimeoutError:
-            raise VectorUnavailableError(TOO_SLOW) from None
-        except Exception as error:  # of an embedder, which may be any program
-            raise VectorUnavailableError(_describe_failure(error)) from error
-
-    # -- updates ------------------------------------------------------------------------------------------------
-
-    def request_update(self) -> None:
-        """Start the task that brings the index to the catalogue in force, unless it runs."""
-        if not self._is_closed and (self._task is None or self._task.done()):
-            self._task = asyncio.get_running_loop().create_task(self._update(), name="dispatch-search")
-
-    async def wait_until_current(self) -> None:
-        """Wait until the terms of the catalogue in force are indexed, and its tools embedded unless the embedder fails."""
-        self.request_update()
-        if self._task is not None:
-            await asyncio.wait([self._task])
-
-    async def _update(self) -> None:
-        try:
-            catalog = load_embedder = None
-            while catalog is not self._catalog() or load_embedder is not self._load_embedder:
-                catalog, load_embedder = self._catalog(), self._load_embedder
-                if self._target is not catalog:
-                    for _ in self._index_terms(catalog):
-                        await asyncio.sleep(0)
-                if self._target is catalog:
-                    self._is_indexed.set()
-                    await self._embed_tools()
-        except Exception:
-            self._target = None  # the next update begins again
-            logger.exception("the index of tools could not be updated")
-        finally:
-            self._is_indexed.set()  # searches do not wait for an index that fails
-
-    def _find_changes(self, catalog: Catalog) -> Iterator[tuple[str, ToolDescriptor | None]]:
-        """Each tool that differs from the index, with None for a removed one."""
-        tools, indexed = catalog.tools, self._indexed
-        common = 0
-        for name, tool in tools.items():
-            known = indexed.get(name)
-            common += known is not None
-            if known is not tool and known != tool:
-                yield name, tool
-        if common < len(indexed):
-            yield from ((name, None) for name in indexed if name not in tools)
-
-    def _index_terms(self, catalog: Catalog) -> Iterator[None]:
-        """Bring the terms to ``catalog``, in steps; ends early if another catalogue became the target meanwhile."""
-        self._target = catalog
-        for number, (name, tool) in enumerate(list(self._find_changes(catalog)), start=1):
-            if tool is None:
-                del self._indexed[name]
-                self.index.remove(name)
-                for each in (self._active, self._staged):
-                    if each is not None:
-                        each.tools.pop(name, None)
-            else:
-                self._indexed[name] = tool
-                self.index.add(name, weigh_terms(tool))
-            if number % BATCH == 0:
-                yield
-                if self._target is not catalog:
-                    return
-
-    async def _embed_tools(self) -> None:
-        load_embedder = self._load_embedder
-        if load_embedder is None or asyncio.get_running_loop().time() < self._retry_at:
-            return
-        try:
-            if self._thread is None:
-                self._thread = EmbedderThread(lambda: _load(load_embedder))
-            thread = self._thread
-            with ErrorBoundary():
-                await thread.load()
-                if thread is not self._thread:  # the embedder was replaced meanwhile
-                    return
-                embedded = self._select_vectors(thread)
-                await self._embed_pending(embedded)
-        except ImportError:
-            self._report_problem(EXTRA_MISSING, retry_s=float("inf"))
-            logger.info("tools are searched by their words alone, since %s", EXTRA_MISSING)
-        except Exception as error:  # of an embedder, which may be any program
-            self._report_problem(_describe_failure(error), retry_s=RETRY_S)
-            traceback = scalar_text(format_traceback(unwrap(error), content=True))
-            logger.warning("tools are searched by their words alone: the embedder failed\n%s", traceback)
-        else:
-            self._retry_at = 0.0
-            if self._thread is embedded.thread and embedded is self._staged:
-                self._drop(self._active)
-                self._active, self._staged = embedded, None
-
-    def _report_problem(self, problem: str, *, retry_s: float) -> None:
-        self._problem, self._retry_at = problem, asyncio.get_running_loop().time() + retry_s
-        self._drop(self._staged)
-        self._staged = None
-
-    def _select_vectors(self, thread: EmbedderThread) -> _Embedded:
-        """The vectors of the embedder: those in use, those that are being made, or new ones."""
-        from dispatch.search.vector_index import VectorIndex  # needs numpy
-
-        for each in (self._active, self._staged):
-            if each is not None and each.vectors.embedder_id == thread.id:
-                each.thread = thread
-                return each
-        self._drop(self._staged)
-        self._staged = _Embedded(thread, VectorIndex(thread.id))
-        self.index.vectors.append(self._staged.vectors)
-        return self._staged
-
-    async def _embed_pending(self, embedded: _Embedded) -> None:
-        pending = [name for name, tool in self._indexed.items() if embedded.tools.get(name) is not tool]
-        for start in range(0, len(pending), EMBEDDED_BATCH):
-            batch = {
-                name: self._indexed[name] for name in pending[start : start + EMBEDDED_BATCH] if name in self._indexed
-            }
-            rows = await embedded.thread.encode([describe_tool(tool) for tool in batch.values()])
-            if self._thread is not embedded.thread:  # the embedder was replaced meanwhile
-                return
-            for (name, tool), row in zip(batch.items(), rows, strict=True):
-                if self._indexed.get(name) is tool:
-                    self.index.set_vector(name, row, embedded.vectors)
-                    embedded.tools[name] = tool
-
-    def _drop(self, embedded: _Embedded | None) -> None:
-        if embedded is not None:
-            self.index.vectors.remove(embedded.vectors)
-
-
 def _describe_failure(error: Exception) -> str:
     return f"the embedder failed with {type_name(unwrap(error))}"
 
@@ -367,10 +154,25 @@ class ToolSearch:
     def __init__(
         self, catalog: Callable[[], Catalog], load_embedder: Callable[[], Embedder] | None = load_default_embedder
     ) -> None:
-        self._live = LiveIndex(catalog, load_embedder)
+        self._catalog = catalog
+        self._load_embedder = load_embedder
+        self._index = ToolIndex()
         self._uses = UseCounter()
         self._unfit: VectorIndex | None = None
         """Vectors with other dimensions than a query's, which were reported."""
+        self._indexed: dict[str, ToolDescriptor] = {}
+        self._target: Catalog | None = None
+        """The catalogue that the terms are brought to."""
+        self._is_indexed = asyncio.Event()
+        """The terms of a whole catalogue are in the index."""
+        self._thread: EmbedderThread | None = None
+        self._active: _Embedded | None = None
+        self._staged: _Embedded | None = None
+        """Becomes active when all tools are embedded."""
+        self._problem = NOT_READY
+        self._retry_at = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     def use_embedder(self, embedder: Embedder | None) -> None:
         """Search with another embedder; None: by terms only. All tools are embedded again in the background; until then
@@ -382,20 +184,32 @@ class ToolSearch:
         if embedder is not None:
             check_instance("embedder", embedder, Embedder, "an object with id and encode(texts)")
             check_function("encode of the embedder", embedder.encode, "write 'def encode'; it runs in a thread")
-        self._live.use_embedder(None if embedder is None else lambda: embedder)
+        self._load_embedder = None if embedder is None else lambda: embedder
+        self._thread, self._retry_at = None, 0.0
+        if embedder is None:
+            self._drop(self._active)
+            self._active = None
+        self._problem = NOT_READY
+        if self._is_indexed.is_set():
+            self.request_update()
 
     def request_update(self) -> None:
         """Bring the index to the catalogue in force, in the background."""
-        self._live.request_update()
+        if not self._is_closed and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._update(), name="dispatch-search")
 
     async def refresh(self) -> None:
         """Wait until all tools of the catalogue are indexed, and embedded unless the embedder fails. A process that calls it
         at its start has no lexical searches in its first second."""
-        await self._live.wait_until_current()
+        self.request_update()
+        if self._task is not None:
+            await asyncio.wait([self._task])
 
     async def close(self) -> None:
-        """End the background task. Idempotent."""
-        await self._live.close()
+        """End the background task. Searches go on with the index as it is. Idempotent."""
+        self._is_closed = True
+        await cancel_and_wait([self._task])
+        self._is_indexed.set()  # a task that was cancelled before its first step has not done it
 
     def record_call(self, call: FinishedCall) -> None:
         """Count a call: tools that no query matches are ordered by use."""
@@ -430,7 +244,7 @@ class ToolSearch:
         if limit < 1:
             raise ValueError(f"limit must be at least 1, not {limit}")
         query, shown_context = query[:MAX_CHARS], describe_context(context)[:MAX_CHARS]
-        await self._live.prepare()
+        await self._prepare()
         terms = weigh_query(query, shown_context)
         matches, problem = await self._match(query, shown_context, terms)
 
@@ -445,28 +259,27 @@ class ToolSearch:
 
         found, counted = await select(matches), terms
         # The rare words may be those of tools that the user may not call: then the common ones decide.
-        while not found and (counted := self._live.index.drop_counted(counted)):
-            found = await select(self._live.index.rank(counted))
+        while not found and (counted := self._index.drop_counted(counted)):
+            found = await select(self._index.rank(counted))
         return found or await self._list_by_use(tools, limit, select_visible, problem)
 
     async def _match(self, query: str, context: str, terms: Mapping[str, float]) -> tuple[Iterator[Match], str]:
         """The matches, best first, and why they are only lexical; empty: they are not."""
-        index = self._live.index
         if not terms:
             return iter(()), ""
         try:
-            vector, vectors = await self._live.embed_query(query, context)
-            return index.rank(terms, vector, vectors), ""
+            vector, vectors = await self._embed_query(query, context)
+            return self._index.rank(terms, vector, vectors), ""
         except VectorUnavailableError as reason:
-            return index.rank(terms), str(reason)
+            return self._index.rank(terms), str(reason)
         except ValueError as error:
             if vectors is not self._unfit:
                 self._unfit = vectors
                 logger.warning("queries are searched by their words alone: %s", error)
-            return index.rank(terms), "the embedder gave a vector of other dimensions"
+            return self._index.rank(terms), "the embedder gave a vector of other dimensions"
 
     def _explain(self, match: Match, terms: Mapping[str, float], problem: str) -> str:
-        common = self._live.index.find_common_terms(match.name, terms)[:SHOWN_TERMS]
+        common = self._index.find_common_terms(match.name, terms)[:SHOWN_TERMS]
         parts = [] if match.similarity is None else [f"similar meaning ({match.similarity:.2f})"]
         parts += [f"common words: {', '.join(common)}"] if common else []
         return "; ".join([*parts, f"searched by words only: {problem}"] if problem else parts)
@@ -482,6 +295,163 @@ class ToolSearch:
         why = "no tool matches the query: listed by use"
         why += f"; searched by words only: {problem}" if problem else ""
         return [RankedTool(tool, 0.0, f"{why} (calls: {uses[tool.name]})") for tool in visible[:limit]]
+
+    async def _prepare(self) -> None:
+        """Bring the index to the catalogue in force before a search: few changes at once, many in the background. Waits only
+        for the terms of the first catalogue."""
+        catalog = self._catalog()
+        if not self._is_indexed.is_set() and not self._is_closed:
+            self.request_update()
+            await self._is_indexed.wait()
+        elif self._target is not catalog:
+            if len(list(self._find_changes(catalog))) <= BATCH:
+                for _ in self._index_terms(catalog):
+                    pass
+            self.request_update()
+
+    async def _embed_query(self, query: str, context: str) -> tuple[Any, VectorIndex]:
+        """Return the vector of a query, and the vectors that it is comparable with.
+
+        Raises:
+            VectorUnavailableError: there is none; the text says why.
+        """
+        active = self._active
+        if self._load_embedder is None:
+            raise VectorUnavailableError("no embedder is set")
+        is_due = self._retry_at <= asyncio.get_running_loop().time()
+        if active is None or (is_due and self._retry_at > 0):
+            self.request_update()
+        if active is None:
+            if is_due:
+                await asyncio.sleep(EMBEDDING_TURN_S)
+            raise VectorUnavailableError(self._problem)
+        texts = [query, context] if context else [query]
+        try:
+            async with asyncio.timeout(QUERY_TIMEOUT_S):
+                with ErrorBoundary():
+                    if active.thread.id != active.vectors.embedder_id:
+                        self.request_update()
+                        raise VectorUnavailableError(NOT_READY)
+                    rows = await active.thread.encode_queries(texts)
+                    return active.vectors.mix_rows(rows, (1.0, CONTEXT_WEIGHT)), active.vectors
+        except VectorUnavailableError:
+            raise
+        except TimeoutError:
+            raise VectorUnavailableError(TOO_SLOW) from None
+        except Exception as error:  # of an embedder, which may be any program
+            raise VectorUnavailableError(_describe_failure(error)) from error
+
+    # -- updates ------------------------------------------------------------------------------------------------
+
+    async def _update(self) -> None:
+        try:
+            catalog = load_embedder = None
+            while catalog is not self._catalog() or load_embedder is not self._load_embedder:
+                catalog, load_embedder = self._catalog(), self._load_embedder
+                if self._target is not catalog:
+                    for _ in self._index_terms(catalog):
+                        await asyncio.sleep(0)
+                if self._target is catalog:
+                    self._is_indexed.set()
+                    await self._embed_tools()
+        except Exception:
+            self._target = None  # the next update begins again
+            logger.exception("the index of tools could not be updated")
+        finally:
+            self._is_indexed.set()  # searches do not wait for an index that fails
+
+    def _find_changes(self, catalog: Catalog) -> Iterator[tuple[str, ToolDescriptor | None]]:
+        """Each tool that differs from the index, with None for a removed one."""
+        tools, indexed = catalog.tools, self._indexed
+        common = 0
+        for name, tool in tools.items():
+            known = indexed.get(name)
+            common += known is not None
+            if known is not tool and known != tool:
+                yield name, tool
+        if common < len(indexed):
+            yield from ((name, None) for name in indexed if name not in tools)
+
+    def _index_terms(self, catalog: Catalog) -> Iterator[None]:
+        """Bring the terms to ``catalog``, in steps; ends early if another catalogue became the target meanwhile."""
+        self._target = catalog
+        for number, (name, tool) in enumerate(list(self._find_changes(catalog)), start=1):
+            if tool is None:
+                del self._indexed[name]
+                self._index.remove(name)
+                for each in (self._active, self._staged):
+                    if each is not None:
+                        each.tools.pop(name, None)
+            else:
+                self._indexed[name] = tool
+                self._index.add(name, weigh_terms(tool))
+            if number % BATCH == 0:
+                yield
+                if self._target is not catalog:
+                    return
+
+    async def _embed_tools(self) -> None:
+        load_embedder = self._load_embedder
+        if load_embedder is None or asyncio.get_running_loop().time() < self._retry_at:
+            return
+        try:
+            if self._thread is None:
+                self._thread = EmbedderThread(lambda: _load(load_embedder))
+            thread = self._thread
+            with ErrorBoundary():
+                await thread.load()
+                if thread is not self._thread:  # the embedder was replaced meanwhile
+                    return
+                embedded = self._select_vectors(thread)
+                await self._embed_pending(embedded)
+        except ImportError:
+            self._report_problem(EXTRA_MISSING, retry_s=float("inf"))
+            logger.info("tools are searched by their words alone, since %s", EXTRA_MISSING)
+        except Exception as error:  # of an embedder, which may be any program
+            self._report_problem(_describe_failure(error), retry_s=RETRY_S)
+            traceback = scalar_text(format_traceback(unwrap(error), content=True))
+            logger.warning("tools are searched by their words alone: the embedder failed\n%s", traceback)
+        else:
+            self._retry_at = 0.0
+            if self._thread is embedded.thread and embedded is self._staged:
+                self._drop(self._active)
+                self._active, self._staged = embedded, None
+
+    def _report_problem(self, problem: str, *, retry_s: float) -> None:
+        self._problem, self._retry_at = problem, asyncio.get_running_loop().time() + retry_s
+        self._drop(self._staged)
+        self._staged = None
+
+    def _select_vectors(self, thread: EmbedderThread) -> _Embedded:
+        """The vectors of the embedder: those in use, those that are being made, or new ones."""
+        from dispatch.search.vector_index import VectorIndex  # needs numpy
+
+        for each in (self._active, self._staged):
+            if each is not None and each.vectors.embedder_id == thread.id:
+                each.thread = thread
+                return each
+        self._drop(self._staged)
+        self._staged = _Embedded(thread, VectorIndex(thread.id))
+        self._index.vectors.append(self._staged.vectors)
+        return self._staged
+
+    async def _embed_pending(self, embedded: _Embedded) -> None:
+        pending = [name for name, tool in self._indexed.items() if embedded.tools.get(name) is not tool]
+        for start in range(0, len(pending), EMBEDDED_BATCH):
+            batch = {
+                name: self._indexed[name] for name in pending[start : start + EMBEDDED_BATCH] if name in self._indexed
+            }
+            rows = await embedded.thread.encode([describe_tool(tool) for tool in batch.values()])
+            if self._thread is not embedded.thread:  # the embedder was replaced meanwhile
+                return
+            for (name, tool), row in zip(batch.items(), rows, strict=True):
+                if self._indexed.get(name) is tool:
+                    self._index.set_vector(name, row, embedded.vectors)
+                    embedded.tools[name] = tool
+
+    def _drop(self, embedded: _Embedded | None) -> None:
+        if embedded is not None:
+            self._index.vectors.remove(embedded.vectors)
 
 
 # An embedder, and the thread that runs it beside the event loop.
