@@ -21,6 +21,7 @@ from dispatch._internal import (
     excerpt,
     is_kind,
     read_text,
+    retrieve_error,
     run_in_thread,
     type_name,
     unwrap,
@@ -104,7 +105,8 @@ class Activator:
         """Held while the merger is used, and until a replacement of it is in force."""
         self._changed = asyncio.Event()
         self._causes: set[str] = set()
-        self._waiting: list[asyncio.Future[None]] = []
+        self._next: asyncio.Future[None] | None = None
+        """The next activation, which changes wait for; None: there is no change."""
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._put_in_force(self._prepare(merger), ())
@@ -133,8 +135,9 @@ class Activator:
         """Activate nothing more. A change that is not in force yet fails with RuntimeError."""
         await cancel_and_wait((self._task,))
         self.abandon()
-        waiting, self._waiting = self._waiting, []
-        _fail(waiting, _closed())
+        if self._next is not None:
+            self._next.set_exception(_closed())
+            self._next = None
 
     def abandon(self) -> None:
         """Release the thread."""
@@ -169,10 +172,11 @@ class Activator:
         if self._worker is None:
             self._put_in_force(self._prepare(self._merger), self._pop_causes())
             return
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
-        self._changed.set()
-        await waiter
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+            self._next.add_done_callback(retrieve_error)  # also of one that nothing waits for any more
+            self._changed.set()
+        await asyncio.shield(self._next)
 
     async def replace(self, build: Callable[[Merger], Merger], sources: Collection[str]) -> None:
         """Put the catalogue of another merger in force. An exception or a cancellation leaves everything as it is.
@@ -212,26 +216,19 @@ class Activator:
             now = loop.time()
             await asyncio.sleep(max(COALESCE_S, self._activated_at + MIN_INTERVAL_S - now))
             self._changed.clear()
-            waiting, self._waiting = self._waiting, []
+            activation, self._next = self._next, None
+            assert activation is not None  # there is a change
             try:
                 async with self._activating:
                     self._put_in_force(await self.run(self._prepare), self._pop_causes())
+                activation.set_result(None)
             except Exception as error:  # the next change must still be activated
                 logger.exception("the changed catalogue cannot be activated; the former one stays in force")
                 self._activated_at = loop.time()
-                _fail(waiting, error)
-            else:
-                for waiter in waiting:
-                    if not waiter.done():
-                        waiter.set_result(None)
+                activation.set_exception(error)
             finally:
-                _fail(waiting, _closed())  # those that are not done: the task is cancelled
-
-
-def _fail(waiting: Iterable[asyncio.Future[None]], error: Exception) -> None:
-    for waiter in waiting:
-        if not waiter.done():
-            waiter.set_exception(error)
+                if not activation.done():  # the task is cancelled
+                    activation.set_exception(_closed())
 
 
 def _closed() -> RuntimeError:
