@@ -769,6 +769,11 @@ def install_extra(extra: str) -> str:
     return f"{command} (in this checkout: pip install -e '.[{extra}]')" if _CHECKOUT else command
 
 
+def missing_library(what: str, library: str, extra: str) -> ImportError:
+    """Return the error where ``what`` needs the library of an extra."""
+    return ImportError(f"{what} needs {library}, which is not installed. Install it: {install_extra(extra)}")
+
+
 # Texts as UTF-8, which cannot express half of a surrogate pair.
 #
 # Python makes such texts of file names that are not UTF-8 (``os.fsdecode``), of ``"\ud83d"`` in JSON, and of truncated

@@ -8,14 +8,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from dispatch._internal import install_extra
+from dispatch._internal import missing_library
 
 try:
     import numpy as np
 except ImportError:
-    raise ImportError(
-        f"Search by meaning needs WordLlama, which is not installed. Install it: {install_extra('search')}"
-    ) from None
+    raise missing_library("Search by meaning", "WordLlama", "search") from None
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,9 +68,7 @@ def _load_model() -> Any:
     try:
         import wordllama
     except ImportError:
-        raise ImportError(
-            f"Search by meaning needs WordLlama, which is not installed. Install it: {install_extra('search')}"
-        ) from None
+        raise missing_library("Search by meaning", "WordLlama", "search") from None
     finally:
         root.removeHandler(guard)
     # With downloads off, 0.4.0.post1 finds its tokenizer only in a cache folder: its own package has the same layout.

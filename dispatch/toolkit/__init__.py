@@ -1,14 +1,12 @@
 """A graph of actions and tools that recommends the tools of the next step, with the names of Chat2Graph. Needs networkx: the
 extra ``toolkit``."""
 
-from dispatch._internal import install_extra
+from dispatch._internal import missing_library
 
 try:
     import networkx  # noqa: F401 - all modules of the package need it
 except ImportError:
-    raise ImportError(
-        f"dispatch.toolkit needs networkx, which is not installed. Install it: {install_extra('toolkit')}"
-    ) from None
+    raise missing_library("dispatch.toolkit", "networkx", "toolkit") from None
 
 from dispatch.calling.calls import FunctionCallResult, FunctionCallStatus
 from dispatch.toolkit.drawing import render_graphml, render_mermaid

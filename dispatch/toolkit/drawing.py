@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import networkx as nx
 
-from dispatch._internal import install_extra
+from dispatch._internal import missing_library
 from dispatch.toolkit.graph import Action, Tool
 from dispatch.toolkit.toolkit import Toolkit, Vertex
 
@@ -155,9 +155,7 @@ def draw_figure(graph: Toolkit, title: str, show: bool = False) -> Figure:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise ImportError(
-            f"Drawing a toolkit needs matplotlib, which is not installed. Install it: {install_extra('draw')}"
-        ) from None
+        raise missing_library("Drawing a toolkit", "matplotlib", "draw") from None
     if graph.vertices_count() > MAX_VERTICES:
         raise ValueError(
             f"A figure has at most {MAX_VERTICES} vertices, and this toolkit has {graph.vertices_count():,}. "

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from dispatch._internal import excerpt, find_near_names, read_text, type_name
+from dispatch._internal import excerpt, find_near_names, missing_library, read_text, type_name
 from dispatch.catalog.descriptors import CatalogError
 from dispatch.documents import (
     WRONG,
-    YAML_EXTRA,
     DocumentError,
     Problem,
     Report,
@@ -472,9 +471,7 @@ def write_file(path: str | Path, file: ToolkitFile) -> None:
     try:
         import yaml
     except ImportError:
-        raise ImportError(
-            f"Writing a toolkit file needs PyYAML, which is not installed. Install it: {YAML_EXTRA}"
-        ) from None
+        raise missing_library("Writing a toolkit file", "PyYAML", "yaml") from None
 
     class Dumper(yaml.SafeDumper):
         """Quotes two kinds of texts that the reader would change: 1e3, a text in YAML 1.1, and those with U+0085."""
