@@ -320,24 +320,9 @@ def _rename(schema: Any, refs: Mapping[str, str]) -> Any:
 
 REQUIRED: Final = inspect.Parameter.empty
 """The default of a parameter that has none."""
+_BY_POSITION: Final = inspect.Parameter.POSITIONAL_ONLY
 
 _VARIADIC: Final = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
-
-
-class Parameter(msgspec.Struct, frozen=True):
-    """A parameter of a function.
-
-    Attributes:
-        name: of the parameter.
-        annotation: its type, with all names resolved; ``Any`` if it has none.
-        default: :data:`REQUIRED`: none.
-        by_position: it is passed by position only.
-    """
-
-    name: str
-    annotation: Any
-    default: Any = REQUIRED
-    by_position: bool = False
 
 
 def unwrap(function: Any) -> Any:
@@ -368,14 +353,15 @@ def find_name(function: Any) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def read_parameters(function: Callable[..., Any], report: Report) -> tuple[Parameter, ...]:
-    """Return the parameters of ``function``, and report those that a tool cannot have."""
+def read_parameters(function: Callable[..., Any], report: Report) -> tuple[inspect.Parameter, ...]:
+    """Return the parameters of ``function``, their annotations with all names resolved (``Any``: without one), and report
+    those that a tool cannot have."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         report.add_error("", "its parameters cannot be read", "write a function with annotations that calls it")
         return ()
-    found: list[Parameter] = []
+    found: list[inspect.Parameter] = []
     below = find_definition(function)
     for parameter in signature.parameters.values():
         name = parameter.name
@@ -392,8 +378,7 @@ def read_parameters(function: Callable[..., Any], report: Report) -> tuple[Param
             continue
         annotation = parameter.annotation
         resolved = Any if annotation is REQUIRED else _resolve(annotation, below, name, report)
-        by_position = parameter.kind is inspect.Parameter.POSITIONAL_ONLY
-        found.append(Parameter(name, resolved, parameter.default, by_position))
+        found.append(parameter.replace(annotation=resolved))
     return tuple(found)
 
 
@@ -450,7 +435,9 @@ class Arguments:
             injected.
     """
 
-    def __init__(self, parameters: Sequence[Parameter], descriptions: Mapping[str, str], report: Report) -> None:
+    def __init__(
+        self, parameters: Sequence[inspect.Parameter], descriptions: Mapping[str, str], report: Report
+    ) -> None:
         """Read the arguments of ``parameters``, and report those that models cannot give.
 
         Args:
@@ -458,7 +445,7 @@ class Arguments:
         """
         self.unsupported: dict[str, tuple[Any, UnsupportedTypeError]] = {}
         self._definitions = Definitions()
-        self._by_position = tuple(each for each in parameters if each.by_position)
+        self._by_position = tuple(each for each in parameters if each.kind is _BY_POSITION)
         properties: dict[str, Any] = {}
         required = []
         fields: list[tuple[Any, ...]] = []
@@ -479,19 +466,19 @@ class Arguments:
         self.schema["additionalProperties"] = False
         if self._definitions.schemas:
             self.schema["$defs"] = self._definitions.schemas
-        self._names = [name for name in properties if name not in {each.name for each in self._by_position}]
+        self._names = [each.name for each in parameters if each not in self._by_position]
         self._required = frozenset(required)
         self._unchanged = {
             each.name: each.annotation
             for each in parameters
-            if each.annotation in _UNCHANGED_TYPES and not each.by_position
+            if each.annotation in _UNCHANGED_TYPES and each not in self._by_position
         }
         """Types of the parameters that are passed as they are. perf: msgspec takes a microsecond to return them."""
         self._struct = msgspec.defstruct(
             "Arguments", fields, kw_only=True, gc=False, forbid_unknown_fields=True, rename=lambda field: field[1:]
         )
 
-    def _read(self, parameter: Parameter, report: Report) -> tuple[Any, dict[str, Any]]:
+    def _read(self, parameter: inspect.Parameter, report: Report) -> tuple[Any, dict[str, Any]]:
         """Return the type and the schema of a parameter."""
         name, default = parameter.name, parameter.default
         if not MODEL_NAME.fullmatch(name):

@@ -182,7 +182,7 @@ class FunctionTool:
                 given.append(parameter)
             else:
                 self.injected[parameter.name] = injected
-                if parameter.by_position:
+                if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
                     self.report.add_error(
                         parameter.name, "an injected parameter is passed by name", "remove the '/' behind it"
                     )

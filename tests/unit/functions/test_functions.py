@@ -48,7 +48,6 @@ from dispatch.functions.schema import (
     REQUIRED,
     Arguments,
     Definitions,
-    Parameter,
     UnsupportedTypeError,
     as_json_type,
     decode_custom,
@@ -791,11 +790,12 @@ def names_of(function: Any) -> list[str]:
 
 
 def test_parameters_have_resolved_types_and_defaults() -> None:
-    assert read_parameters(Shop().find, Report("test")) == (
-        Parameter("name", str, REQUIRED, True),
-        Parameter("limit", int, 3, False),
-    )
-    assert read_parameters(lambda x: x, Report("test")) == (Parameter("x", Any),)
+    name, limit = read_parameters(Shop().find, Report("test"))
+    assert (name.name, name.annotation, name.default, name.kind) == ("name", str, REQUIRED, name.POSITIONAL_ONLY)
+    assert (limit.name, limit.annotation, limit.default) == ("limit", int, 3)
+    assert limit.kind is limit.POSITIONAL_OR_KEYWORD
+    (x,) = read_parameters(lambda x: x, Report("test"))
+    assert (x.name, x.annotation, x.default) == ("x", Any, REQUIRED)
 
 
 def test_every_kind_of_callable() -> None:
