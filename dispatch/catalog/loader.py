@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
@@ -31,6 +31,7 @@ from dispatch.telemetry.observers import HeldChange
 
 Result = TypeVar("Result")
 Key = tuple[str, str, str]
+Renew = Callable[[ReadItem], ReadItem]
 
 _log = logging.getLogger("dispatch.catalog")
 
@@ -165,26 +166,25 @@ class Reading:
             self._by_key = {entry.key: entry for entry in self._entries.values()}
         return self._by_key.get(key)
 
-    def last_valid(self, key: Key) -> ReadItem | None:
-        """Return the last valid version of an item that may be used in its place."""
-        found = self._former._find(key) if self._former is not None and self._keeps_valid else None
-        return None if found is None else found.valid
+    def settle(self, index: int, item: Item, entry: _Entry, origins: _Origins, renew: Renew) -> ReadItem | None:
+        """Put an item in force, otherwise its last valid version. Return what is in force; None: nothing.
 
-    def accept(self, item: Item, entry: _Entry) -> ReadItem:
-        """Put a valid item in force."""
-        read = entry.read
-        if entry.valid is not read:
-            entry = _Entry(entry.key, read, entry.uses, read)
-        self._entries[id(item)] = entry
-        if read.problems:
-            self.problems += read.problems
-        self.in_force.append(read)
-        return read
-
-    def refuse(self, item: Item, entry: _Entry, read: ReadItem, valid: ReadItem | None) -> None:
-        """Record ``read``, an item that is not in force, and its last valid version."""
-        self._entries[id(item)] = _Entry(entry.key, entry.read, entry.uses, valid)
+        Args:
+            renew: reads the last valid version with the services that are in force now.
+        """
+        read = origins.check(index, entry.read)
+        found = valid = read if read.service or read.tool else None  # not of a valid tool whose service is refused
+        if found is None and self._former is not None and self._keeps_valid:
+            former = self._former._find(entry.key)
+            valid = None if former is None else former.valid
+            now = None if valid is None else renew(valid)
+            if now is not None and (now.service or now.tool) and origins.claim_name(index, now):
+                found = valid = now
+        self._entries[id(item)] = entry if entry.valid is valid else _Entry(entry.key, entry.read, entry.uses, valid)
         self.add(read)
+        if found is not None:
+            self.in_force.append(found)
+        return found
 
     def add(self, read: ReadItem) -> None:
         """Record the problems of an item."""
@@ -227,19 +227,11 @@ def read_services(
         if entry is None:
             key = _key(item)
             entry = reading.find_equal(item, key) or _Entry(key, read_service_item(item, policy))
-        read: ReadItem | None = entry.read
-        checked = origins.check(index, entry.read)
-        if not checked.is_refused:
-            read = reading.accept(item, entry)
+        read = reading.settle(index, item, entry, origins, lambda valid: valid)
+        if read is None:
+            refused_names |= {entry.read.name, item.key_name or entry.read.name}
         else:
-            read = reading.last_valid(entry.key)
-            reading.refuse(item, entry, checked, read)
-            if read is not None and origins.claim_name(index, read):
-                reading.in_force.append(read)
-            else:
-                refused_names |= {checked.name, item.key_name or checked.name}
-                continue
-        ids_by_key.setdefault(item.key_name, read.name)
+            ids_by_key.setdefault(item.key_name, read.name)
     reading.unavailable = Unavailable(frozenset(refused_names), ids_by_key)
     return reading.seal()
 
@@ -263,6 +255,10 @@ def read_tools(
     has_same_services = former is not None and former.services is services and former.unavailable == unavailable
     reused = reading.reuse() if has_same_services else {}
     origins = _Origins("name", "tool name")
+
+    def renew(valid: ReadItem) -> ReadItem:
+        return read_tool_item(valid.item, services, base=policy)
+
     for index, item in enumerate(items):
         entry = reused.get(id(item))
         if entry is None:
@@ -276,18 +272,8 @@ def read_tools(
                 entry = _Entry(key, read_tool_item(item, services, unavailable, policy), uses, valid)
         if entry.read.other_type:
             reading.add_other(item, entry)
-            continue
-        checked = origins.check(index, entry.read)
-        if not checked.is_refused and checked.tool is not None:
-            reading.accept(item, entry)
-            continue
-        valid = reading.last_valid(entry.key)  # also of a valid tool whose service is refused
-        if valid is not None:
-            now = read_tool_item(valid.item, services, base=policy)
-            if now.tool is not None and origins.claim_name(index, now):
-                reading.in_force.append(now)
-                valid = now
-        reading.refuse(item, entry, checked, valid)
+        else:
+            reading.settle(index, item, entry, origins, renew)
     reading.problems += _check_rollouts(reading.in_force)
     return reading.seal()
 
