@@ -123,6 +123,7 @@ class Reading:
         others: tools of other runtimes.
         services: the services of which tools were read.
         unavailable: names of services that a tool may refer to by mistake.
+        reusable: former entries by the identity of their items; none if the policy is another one.
     """
 
     def __init__(
@@ -136,6 +137,7 @@ class Reading:
         self.others: list[ReadItem] = []
         self.services: Services = {}
         self.unavailable = NONE_UNAVAILABLE
+        self.reusable = former._entries if former is not None and former.policy == policy else {}
         self._former = former
         self._keeps_valid = keeps_valid
         self._entries: dict[int, _Entry] = {}
@@ -145,20 +147,13 @@ class Reading:
     @cached_property
     def definitions(self) -> Definitions[Any]:
         """The descriptors in force."""
-        found = ((each.name, each.item.origin, each.service or each.tool) for each in self.in_force)
-        return Definitions(each for each in found if each[2] is not None)
-
-    def reuse(self) -> dict[int, _Entry]:
-        """Return the former entries by the identity of their items, as far as the policy is the same."""
-        former = self._former
-        return former._entries if former is not None and former.policy == self.policy else {}
+        return Definitions((each.name, each.item.origin, each.service or each.tool) for each in self.in_force)
 
     def find_equal(self, item: Item, key: Key) -> _Entry | None:
-        """Return the former entry of an equal item, as far as the policy is the same."""
-        former = self._former
-        if former is None or former.policy != self.policy:
+        """Return the reusable entry of an equal item."""
+        if self._former is None or not self.reusable:
             return None
-        found = former._entries.get(id(item)) or former._find(key)
+        found = self.reusable.get(id(item)) or self._former._find(key)
         return found if found is not None and _is_same(found.read.item, item) else None
 
     def _find(self, key: Key) -> _Entry | None:
@@ -200,7 +195,7 @@ class Reading:
 
     def seal(self) -> Reading:
         """Release the former reading; return this one."""
-        self._former = None
+        self._former, self.reusable = None, {}
         return self
 
 
@@ -209,7 +204,6 @@ def read_services(
 ) -> Reading:
     """Read the services among ``items``; see :class:`Reading`. Items of an unknown kind are refused."""
     reading = Reading(items, policy, former, keeps_valid=keeps_valid)
-    reused = reading.reuse()
     origins = _Origins("id", "service id")
     refused_names: set[str] = set()
     ids_by_key: dict[str, str] = {}
@@ -223,7 +217,7 @@ def read_services(
         if isinstance(item.raw, Unreadable):
             refused_names.add(item.key_name)
             continue
-        entry = reused.get(id(item))
+        entry = reading.reusable.get(id(item))
         if entry is None:
             key = _key(item)
             entry = reading.find_equal(item, key) or _Entry(key, read_service_item(item, policy))
@@ -253,7 +247,7 @@ def read_tools(
     reading = Reading(items, policy, former, keeps_valid=keeps_valid)
     reading.services, reading.unavailable = services, unavailable
     has_same_services = former is not None and former.services is services and former.unavailable == unavailable
-    reused = reading.reuse() if has_same_services else {}
+    reused = reading.reusable if has_same_services else {}
     origins = _Origins("name", "tool name")
 
     def renew(valid: ReadItem) -> ReadItem:
