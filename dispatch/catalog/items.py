@@ -433,11 +433,6 @@ class Unavailable(NamedTuple):
 NONE_UNAVAILABLE: Final = Unavailable()
 
 
-def refuse_item(item: Item, key: str, problem: str, fix: str) -> ReadItem:
-    """Return ``item`` as refused for one reason."""
-    return ReadItem(item, None, None, (Problem(item.origin, key, problem, fix),), True)
-
-
 def read_service_item(item: Item, base: Policy = DEFAULT_POLICY) -> ReadItem:
     """Read a tool service; ``base``: defaults under its policy. The content of an item never raises an exception."""
     report = Report(item.origin)

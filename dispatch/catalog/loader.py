@@ -22,7 +22,6 @@ from dispatch.catalog.items import (
     find_service,
     read_service_item,
     read_tool_item,
-    refuse_item,
 )
 from dispatch.catalog.versions import select_default, sort_versions
 from dispatch.documents import Problem, join_path
@@ -211,8 +210,9 @@ def read_services(
         if item.kind == "tool":
             continue
         if item.kind not in KINDS:
-            fix = f"use {' or '.join(KINDS)}"
-            reading.add(refuse_item(item, "", f"{excerpt(repr(item.kind))} is not a kind of descriptor", fix))
+            problem = f"{excerpt(repr(item.kind))} is not a kind of descriptor"
+            problems = (Problem(item.origin, "", problem, f"use {' or '.join(KINDS)}"),)
+            reading.add(ReadItem(item, None, None, problems, True))
             continue
         if isinstance(item.raw, Unreadable):
             refused_names.add(item.key_name)
