@@ -69,12 +69,6 @@ class LocalTool(Tool):
         self.module_path = module_path
 
 
-def create_unbound_tool(name: str, description: str, id: str) -> Tool:
-    """Return a tool of a dispatcher's catalogue, for a toolkit that follows no dispatcher yet."""
-    refuse = refuse_calls(name, "the toolkit does not follow a dispatcher. Call toolkit.follow(dispatcher).")
-    return Tool(name, description, refuse, ToolType.DISPATCH_TOOL, id=id)
-
-
 def refuse_calls(tool: str, reason: str) -> Callable[..., Any]:
     """Return the function of a tool that cannot be called; it raises RuntimeError with the reason."""
 
@@ -323,25 +317,21 @@ class _Reader:
             return
         id = self._id(raw, key, name if name not in self._ids else TOOL_PREFIX + name)
         description = self._text(raw, "desc", key)
-        if kind == "DISPATCH_TOOL":
-            self._tools[name] = [id]
-            self._file.vertices.append(Vertex(id, create_unbound_tool(name, description, id), raw))
-            return
-        if kind == "LOCAL_TOOL":
+        if kind == "MCP":
+            transport = read_transport(raw, key, self._report)
+            group = McpService.of(name, transport, self._connect_mcp, GROUP_PREFIX + id)
+            self._file.vertices.append(Vertex(group.get_id(), group, raw))
+            tools = [self._read_listed_tool(each, at, group) for at, each in self._objects(raw, "tools", f"{key}.")]
+            tools = tools or [Vertex(id, McpTool(name, description, group, id=id, is_whole=True))]
+            self._file.scores.update(((group.get_id(), each.id), 1.0) for each in tools)
+        elif kind == "LOCAL_TOOL":
             module = self._text(raw, "module_path", key, is_required=True)
-            self._tools[name] = [id]
-            self._file.vertices.append(Vertex(id, LocalTool(name, description, module, id=id), raw))
-            return
-        transport = read_transport(raw, key, self._report)
-        group = McpService.of(name, transport, self._connect_mcp, GROUP_PREFIX + id)
-        self._file.vertices.append(Vertex(group.get_id(), group, raw))
-        listed = self._objects(raw, "tools", f"{key}.") if "tools" in raw else []
-        tools = [self._read_listed_tool(each, at, group) for at, each in listed]
-        tools = tools or [Vertex(id, McpTool(name, description, group, id=id, is_whole=True))]
+            tools = [Vertex(id, LocalTool(name, description, module, id=id), raw)]
+        else:
+            refuse = refuse_calls(name, "the toolkit does not follow a dispatcher. Call toolkit.follow(dispatcher).")
+            tools = [Vertex(id, Tool(name, description, refuse, ToolType.DISPATCH_TOOL, id=id), raw)]
         self._tools[name] = [each.id for each in tools]
-        for each in tools:
-            self._file.vertices.append(each)
-            self._file.scores[group.get_id(), each.id] = 1.0
+        self._file.vertices += tools
 
     def _read_listed_tool(self, raw: dict[str, Any], key: str, group: McpService) -> Vertex:
         name = self._name(raw, key)
@@ -361,31 +351,22 @@ class _Reader:
 
     def _read_chains(self, chains: object) -> None:
         for index, chain in enumerate(self._list(chains, "toolkit")):
-            key = f"toolkit[{index}]"
-            found = [
-                self._resolve(reference, self._actions, f"{key}[{place}]", "action")
-                for place, reference in enumerate(self._list(chain, key))
-            ]
-            ids = [id for id in found if id is not None]
+            ids = self._read_actions(chain, f"toolkit[{index}]")
             self._file.chains.append(ids)
             self._file.scores.update(((u, v), 1.0) for u, v in itertools.pairwise(ids))
 
     def _read_operator(self, raw: dict[str, Any], key: str) -> None:
-        actions = [
-            self._resolve(reference, self._actions, f"{key}.actions[{place}]", "action")
-            for place, reference in enumerate(self._list(raw.get("actions"), f"{key}.actions"))
-        ]
+        actions = self._read_actions(raw.get("actions"), f"{key}.actions")
         threshold = _SCORE(raw.get("threshold", DEFAULT_THRESHOLD), self._report, f"{key}.threshold")
         hops = _HOPS(raw.get("hops", DEFAULT_HOPS), self._report, f"{key}.hops")
-        self._file.operators.append(
-            Operator(
-                self._text(raw, "instruction", key),
-                self._text(raw, "output_schema", key),
-                tuple(id for id in actions if id is not None),
-                threshold,
-                hops,
-            )
-        )
+        instruction, schema = self._text(raw, "instruction", key), self._text(raw, "output_schema", key)
+        self._file.operators.append(Operator(instruction, schema, tuple(actions), threshold, hops))
+
+    def _read_actions(self, references: object, key: str) -> list[str]:
+        """Return the ids of the actions that ``references`` name."""
+        numbered = enumerate(self._list(references, key))
+        found = (self._resolve(each, self._actions, f"{key}[{place}]", "action") for place, each in numbered)
+        return [id for id in found if id is not None]
 
     def _read_score(self, raw: dict[str, Any], key: str) -> None:
         edge = (self._text(raw, "from", key, is_required=True), self._text(raw, "to", key, is_required=True))
