@@ -247,13 +247,7 @@ class ToolkitService:
         check_instance("hops", hops, int, "a whole number")
         check_instance("threshold", threshold, (int, float), "a number")
         follower, learner = self._toolkit.follower, self._toolkit.learner
-        options: dict[str, Any] = {}
-        if follower is not None:
-            options["is_visible"] = lambda tool: follower.is_visible(tool, user)
-        if learner is not None:
-            learner.refresh()
-            options["read_scores"] = learner.read_scores
-        found = recommend_subgraph(self._toolkit, ids, threshold, hops, **options)
+        found = recommend_subgraph(self._toolkit, ids, threshold, hops, user)
         if follower is not None:
             for id in filter(follower.has_tool, list(found.get_graph())):
                 found.add_vertex(id, data=follower.bind_tool(id, user))

@@ -393,27 +393,16 @@ class Toolkit(Graph):
 # Recommendation: the actions and tools that are within reach of given actions.
 
 
-ReadScores = Callable[[str, Mapping[str, dict[str, Any]]], Mapping[str, float]]
-"""From the id of an action and its edges (attributes by target) to learned scores by target, of some of these edges."""
-
-
-def recommend_subgraph(
-    toolkit: Toolkit,
-    action_ids: Iterable[str],
-    threshold: float,
-    hops: int,
-    is_visible: Callable[[str], bool] = lambda _tool: True,
-    read_scores: ReadScores | None = None,
-) -> Toolkit:
+def recommend_subgraph(toolkit: Toolkit, action_ids: Iterable[str], threshold: float, hops: int, user: str) -> Toolkit:
     """Return the part of ``toolkit`` within reach of given actions, as a new toolkit.
 
     Starting with the actions that exist, Next edges with a score ≥ ``threshold`` are followed for ``hops`` steps; then the
     tools are added that one of these actions calls with a score ≥ ``threshold``. The result has the edges between them with
-    a score ≥ ``threshold``. The cost depends on the size of the result and not on that of the toolkit.
+    a score ≥ ``threshold``. The cost depends on the size of the result and not on that of the toolkit. The scores are those
+    that the toolkit's learner has learned, also in the result, otherwise the written ones.
 
     Args:
-        is_visible: whether the result may contain the tool of this id.
-        read_scores: returns scores that are used instead of the written ones, also in the result; None: the written ones.
+        user: that may call the tools of a live catalogue in the result.
 
     Raises:
         ValueError: ``hops`` is negative, or ``threshold`` is not a number.
@@ -425,11 +414,14 @@ def recommend_subgraph(
     raw: Any = toolkit.get_graph()
     adjacent, nodes = raw._adj, raw._node
     no_scores: Mapping[str, float] = {}
+    follower, learner = toolkit.follower, toolkit.learner
+    if learner is not None:
+        learner.refresh()
 
     def read_edges(action: str) -> list[tuple[str, dict[str, Any], float]]:
         """Return targets, attributes and scores of the edges with a score ≥ ``threshold``."""
         edges_of = adjacent[action]
-        learned = no_scores if read_scores is None else read_scores(action, edges_of)
+        learned = no_scores if learner is None else learner.read_scores(action, edges_of)
         if not learned:
             return [
                 (id, edge, score)
@@ -463,7 +455,7 @@ def recommend_subgraph(
             if id not in kept:
                 if id in hidden or not isinstance(nodes[id].get(DATA), Tool):
                     continue
-                if not is_visible(id):
+                if follower is not None and not follower.is_visible(id, user):
                     hidden.add(id)
                     continue
                 kept[id] = None
