@@ -50,15 +50,15 @@ class SourceItems:
         self.items: Sequence[Item] = ()
         self.fixed: tuple[Definitions[ServiceDescriptor], Definitions[ToolDescriptor]] | None = None
         """Descriptors instead of items."""
-        self.service_reading: Reading | None = None
-        self.tool_reading: Reading | None = None
+        self.service_reading = Reading(self.items, DEFAULT_POLICY)
+        self.tool_reading = Reading(self.items, DEFAULT_POLICY)
         self._approved: dict[str, _Approval] = {}
         """The definitions in force, by kind and name, of a source that holds changes."""
 
     @property
     def readings(self) -> tuple[Reading, ...]:
         """The readings of services and tools."""
-        return tuple(each for each in (self.service_reading, self.tool_reading) if each is not None)
+        return self.service_reading, self.tool_reading
 
     def services(self, policy: Policy) -> Definitions[ServiceDescriptor]:
         """Return the services; ``policy``: defaults under their policies."""
@@ -66,7 +66,7 @@ class SourceItems:
 
     def _read_services(self, policy: Policy) -> Reading:
         reading = self.service_reading
-        if reading is None or reading.items is not self.items or reading.policy != policy:
+        if reading.items is not self.items or reading.policy != policy:
             reading = read_services(self.items, policy, reading, keeps_valid=not self.is_atomic)
             self.service_reading = reading
         return reading
@@ -77,8 +77,7 @@ class SourceItems:
             return self.fixed[1]
         unavailable = self._read_services(policy).unavailable
         reading = self.tool_reading
-        is_same = reading is not None and reading.items is self.items and reading.policy == policy
-        if reading is None or not is_same or reading.services is not services:
+        if reading.items is not self.items or reading.policy != policy or reading.services is not services:
             reading = read_tools(self.items, services, unavailable, policy, reading, keeps_valid=not self.is_atomic)
             self.tool_reading = reading
         return reading.definitions
@@ -92,7 +91,8 @@ class SourceItems:
         approved: Mapping[str, frozenset[str]],
         first_seen: dict[str, frozenset[str]],
     ) -> Definitions[D]:
-        """Return the definitions in force: changed ones are replaced by the approved ones that were in force.
+        """Return the definitions in force: of a source that holds changes, changed ones are replaced by the approved ones
+        that were in force.
 
         Args:
             kind: ``tool`` or ``tool-service``.
@@ -102,6 +102,8 @@ class SourceItems:
             approved: fingerprints by ``tool/NAME`` and ``tool-service/ID``.
             first_seen: gets the fingerprints of definitions of a name without any approved one.
         """
+        if not self.holds:
+            return found
         in_force: Definitions[D] = Definitions()
         remembered = {key: each for key, each in self._approved.items() if not key.startswith(f"{kind}/")}
         for name, versions in found.by_name.items():
@@ -466,7 +468,7 @@ class Merger:
             self.approved = {**self.approved, **first_seen}
         others: dict[str, OtherTool] = {}
         for id, source in self._sources.items():
-            for read in source.tool_reading.others if source.tool_reading is not None else ():
+            for read in source.tool_reading.others:
                 others.setdefault(read.name, OtherTool(read.name, read.other_type, id, read.item.origin))
         return Merged(
             catalog=Catalog(services.flatten(), tools.flatten(), source="merged", sources=tools.owners),
@@ -483,16 +485,13 @@ class Merger:
         )
 
     def _merge_services(self, first_seen: dict[str, frozenset[str]]) -> _Layer[ServiceDescriptor]:
-        parts = {}
-        for id, source in self._sources.items():
-            part = source.services(self.policy)
-            if source.holds:
-                # A service can always be in force.
-                part = source.hold_changes(
-                    "tool-service", part, service_definition, lambda _: True, self.approved, first_seen
-                )
-            parts[id] = part
-        return self._layer_services(parts)
+        def hold(source: SourceItems) -> Definitions[ServiceDescriptor]:
+            found = source.services(self.policy)  # each can always be in force
+            return source.hold_changes(
+                "tool-service", found, service_definition, lambda _: True, self.approved, first_seen
+            )
+
+        return self._layer_services({id: hold(source) for id, source in self._sources.items()})
 
     def _merge_tools(
         self, services: _Layer[ServiceDescriptor], first_seen: dict[str, frozenset[str]]
@@ -503,12 +502,11 @@ class Merger:
         def services_of(tool: ToolDescriptor) -> tuple[ServiceDescriptor, ...] | None:
             return services.by_name.get(tool.service)
 
-        parts = {}
-        for id, source in self._sources.items():
-            part = source.tools(self.policy, services.by_name)
-            if source.holds:
-                part = source.hold_changes("tool", part, definition_of, services_of, self.approved, first_seen)
-            parts[id] = part
+        def hold(source: SourceItems) -> Definitions[ToolDescriptor]:
+            found = source.tools(self.policy, services.by_name)
+            return source.hold_changes("tool", found, definition_of, services_of, self.approved, first_seen)
+
+        parts = {id: hold(source) for id, source in self._sources.items()}
         return self._tools if self._tools.is_of(parts) else _Layer(parts, self._tools)
 
     def _report(
@@ -518,7 +516,7 @@ class Merger:
         held = [*services.parts[id].held[:MAX_REPORTED], *tools.parts[id].held[:MAX_REPORTED]]
         conflicts = services.refused_of(id)
         refused = [read for reading in source.readings for read in reading.refused]
-        for read in source.service_reading.in_force if conflicts and source.service_reading is not None else ():
+        for read in source.service_reading.in_force if conflicts else ():
             if read.service is not None and read.service.id in conflicts:
                 problem = msgspec.structs.replace(conflicts[read.service.id], file=read.item.origin)
                 refused.append(msgspec.structs.replace(read, problems=(problem,), is_refused=True))
