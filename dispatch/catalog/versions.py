@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from dispatch._internal import excerpt
@@ -100,45 +101,44 @@ class Comparator(NamedTuple):
 
 
 class Partial(NamedTuple):
-    """A version whose last numbers may be missing or wildcards (None)."""
+    """A version whose last numbers may be missing or wildcards."""
 
-    major: int | None
-    minor: int | None
-    patch: int | None
+    numbers: tuple[int, ...]
+    """The known ones: major, minor and patch."""
     prerelease: str | None
     has_gap: bool
     """A number stands behind a wildcard: ``1.x.5``."""
 
     @classmethod
-    def of(cls, major: str, minor: str | None, patch: str | None, prerelease: str | None) -> Partial:
+    def of(cls, *groups: str | None) -> Partial:
         """Return the partial version of the groups of :data:`_PARTIAL`."""
-        numbers = [None if part is None or part in "xX*" else int(part) for part in (major, minor, patch)]
-        known = numbers.index(None) if None in numbers else 3
-        has_gap = any(number is not None for number in numbers[known:])
-        numbers[known:] = [None] * (3 - known)
-        return cls(numbers[0], numbers[1], numbers[2], prerelease, has_gap)
+        *parts, prerelease = groups
+        texts = [part or "x" for part in parts]
+        numbers = tuple(map(int, takewhile(str.isdigit, texts)))
+        return cls(numbers, prerelease, any(map(str.isdigit, texts[len(numbers) :])))
 
     @property
     def is_whole(self) -> bool:
         """Whether it names one version."""
-        return self.patch is not None
+        return len(self.numbers) == 3
 
     def lowest(self, suffix: str = "") -> str:
         """Return the version, or the lowest one that it covers with ``suffix``."""
         if self.is_whole:
-            return f"{self.major}.{self.minor}.{self.patch}{f'-{self.prerelease}' if self.prerelease else ''}"
-        return f"{self.major}.{self.minor or 0}.0{suffix}"
+            suffix = f"-{self.prerelease}" if self.prerelease else ""
+        return _join((*self.numbers, 0, 0)) + suffix
 
     def increment(self, position: int) -> str:
         """Return the version after it with a higher major (0), minor (1) or patch (2) number."""
-        numbers = [self.major or 0, self.minor or 0, self.patch or 0]
-        numbers[position] += 1
-        numbers[position + 1 :] = [0] * (2 - position)
-        return ".".join(map(str, numbers))
+        return _join((*self.numbers[:position], self.numbers[position] + 1, 0, 0))
 
     def end(self) -> str:
         """Return the first version above all that a partial version covers."""
-        return self.increment(0 if self.minor is None else 1)
+        return self.increment(len(self.numbers) - 1)
+
+
+def _join(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers[:3]))
 
 
 Alternative = tuple[Comparator, ...]
@@ -240,7 +240,7 @@ def _expand_simple(operator: str, partial: Partial) -> list[Condition]:
         raise ValueError("a number stands behind a wildcard")
     if partial.is_whole:
         return [(operator or "=", partial.lowest())]
-    if partial.major is None:
+    if not partial.numbers:
         return [_IMPOSSIBLE] if operator in ("<", ">") else []
     if operator == ">":
         return [(">=", partial.end())]
@@ -254,21 +254,19 @@ def _expand_simple(operator: str, partial: Partial) -> list[Condition]:
 
 def _expand_compatible(operator: str, partial: Partial) -> list[Condition]:
     """Expand ``~`` (the same minor number) or ``^`` (the same first number that is not 0)."""
-    if partial.major is None:
+    if not partial.numbers:
         return []
-    if partial.minor is None:
-        position = 0
-    elif operator == "~" or partial.patch is None:
-        position = 1 if operator == "~" or partial.major == 0 else 0
-    else:
-        position = 0 if partial.major else 1 if partial.minor else 2
+    last = len(partial.numbers) - 1
+    position = min(last, 1)
+    if operator == "^":
+        position = next((index for index, number in enumerate(partial.numbers) if number), last)
     return [(">=", partial.lowest()), ("<", f"{partial.increment(position)}-0")]
 
 
 def _expand_hyphen(lowest: Partial, highest: Partial) -> list[Condition]:
     """Expand ``LOWEST - HIGHEST``, both inclusive."""
-    conditions = [] if lowest.major is None else [(">=", lowest.lowest())]
-    if highest.major is not None:
+    conditions = [(">=", lowest.lowest())] if lowest.numbers else []
+    if highest.numbers:
         conditions.append(("<=", highest.lowest()) if highest.is_whole else ("<", f"{highest.end()}-0"))
     return conditions
 
