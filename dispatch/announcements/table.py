@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -53,11 +53,26 @@ MAX_QUESTIONS: Final = 2 * MAX_PARTS
 MAX_ASSEMBLIES: Final = 16
 """Sets of signed descriptors in parts that are being received."""
 
-NO_TOOLS: Final[list[dict[str, Any]]] = []
-
 Key = tuple[str, str | None]
 """Id and version of a service."""
 Reason = Literal["new", "bye", "doubt"]
+
+
+class Received(NamedTuple):
+    """The parts of descriptors that were received so far.
+
+    Attributes:
+        tools: of these parts.
+        digest: of the descriptors.
+        is_signed: all of these parts were signed.
+    """
+
+    tools: list[dict[str, Any]]
+    digest: str
+    is_signed: bool
+
+
+NOTHING: Final = Received([], "", True)
 
 
 class Inquiry(msgspec.Struct, eq=False):
@@ -69,9 +84,7 @@ class Inquiry(msgspec.Struct, eq=False):
         reason: ``bye``: without an answer the instance is gone.
         key: the service that the claim is about.
         part: of the descriptors; 0: a heartbeat is enough.
-        tools: of the parts before it.
-        digest: of these.
-        is_signed: all of these were signed.
+        received: the parts before it.
         count: of the questions to the instance, this one included.
     """
 
@@ -81,9 +94,7 @@ class Inquiry(msgspec.Struct, eq=False):
     reason: Reason
     key: Key
     part: int = 1
-    tools: list[dict[str, Any]] = []
-    digest: str = ""
-    is_signed: bool = True
+    received: Received = NOTHING
     count: int = 1
 
 
@@ -336,7 +347,7 @@ class AnnouncementTable:
             return
         service = self.services.get((ref.id, ref.version))
         part = 0 if service is not None and reason != "new" else 1
-        inquiry = Inquiry(ref.request_queue, ref.response_queue, instance, reason, (ref.id, ref.version), part, [])
+        inquiry = Inquiry(ref.request_queue, ref.response_queue, instance, reason, (ref.id, ref.version), part)
         is_early = self._life < self._asked_at.get(target, -ASK_AGAIN_S) + ASK_AGAIN_S
         remember(self._early if is_early else self._waiting, target, inquiry, MAX_WAITING)
 
@@ -410,34 +421,25 @@ class AnnouncementTable:
         number, count = message.part
         if number != inquiry.part:
             return
-        if number > 1 and inquiry.digest != message.digest:  # the descriptors have changed meanwhile
+        if number > 1 and inquiry.received.digest != message.digest:  # the descriptors have changed meanwhile
             self._ask_further(inquiry, 1)
             return
-        has_signature = has_signature and inquiry.is_signed
-        tools = inquiry.tools + message.read_tools()
+        has_signature = has_signature and inquiry.received.is_signed
+        tools = inquiry.received.tools + message.read_tools()
         if len(tools) > self._trust.max_tools:
             self.refused["limit"] += 1
             self._report("limit", ref.id, f"it has more than {self._trust.max_tools:,} tools")
         elif number < count:
-            self._ask_further(inquiry, number + 1, tools, message.digest, is_signed=has_signature)
+            self._ask_further(inquiry, number + 1, Received(tools, message.digest, has_signature))
         else:
             self._accept(ref, message, tools, is_signed=has_signature)
 
-    def _ask_further(
-        self,
-        inquiry: Inquiry,
-        part: int,
-        tools: list[dict[str, Any]] = NO_TOOLS,
-        digest: str = "",
-        *,
-        is_signed: bool = True,
-    ) -> None:
-        if inquiry.count >= MAX_QUESTIONS:
-            return  # an instance whose descriptors change all the time; its next announcement begins anew
-        target = inquiry.request_queue, inquiry.instance
-        self._waiting[target] = msgspec.structs.replace(
-            inquiry, part=part, tools=tools, digest=digest, is_signed=is_signed, count=inquiry.count + 1
-        )
+    def _ask_further(self, inquiry: Inquiry, part: int, received: Received = NOTHING) -> None:
+        if (
+            inquiry.count < MAX_QUESTIONS
+        ):  # otherwise its descriptors change all the time: the next announcement begins anew
+            further = msgspec.structs.replace(inquiry, part=part, received=received, count=inquiry.count + 1)
+            self._waiting[inquiry.request_queue, inquiry.instance] = further
 
     # -- what is believed ---------------------------------------------------------------------------------------
 
