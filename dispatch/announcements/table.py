@@ -246,11 +246,13 @@ class AnnouncementTable:
             if not has_signature and self._life - instance.heard_at > instance.ttl / 3:
                 self._inquire(ref, message.instance.id, "doubt")
             return
-        if has_signature:
-            self._receive_signed(ref, message, service, instance)
-        elif message.announce == BYE:
-            if instance is not None:
+        if message.announce == BYE:
+            if service is not None and instance is not None and has_signature:
+                self._remove(service, instance)
+            elif instance is not None:
                 self._inquire(ref, message.instance.id, "bye")
+        elif has_signature:
+            self._receive_signed(ref, message, service)
         elif is_known and instance is not None and instance.digest == message.digest:
             self._refresh(instance, message)
         elif instance is None and service is not None and self._can_claim(service, ref, message):
@@ -299,17 +301,7 @@ class AnnouncementTable:
         service.gone_at = None
         self._share(service, message.instance.id)
 
-    def _receive_signed(
-        self,
-        ref: ServiceRef,
-        message: Announcement,
-        service: AnnouncedService | None,
-        instance: AnnouncedInstance | None,
-    ) -> None:
-        if message.announce == BYE:
-            if service is not None and instance is not None:
-                self._remove(service, instance)
-            return
+    def _receive_signed(self, ref: ServiceRef, message: Announcement, service: AnnouncedService | None) -> None:
         if service is not None and service.digest == message.digest and service.is_signed:
             self._accept(ref, message, None, is_signed=True)
         elif message.tools is not msgspec.UNSET:
