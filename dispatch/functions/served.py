@@ -20,12 +20,11 @@ from dispatch.functions.schema import is_declared
 from dispatch.functions.sources import (
     CONFIG_PARAM,
     MODULE_PROVIDERS,
-    FoundFunction,
     FunctionExecutor,
     FunctionSource,
     FunctionTool,
+    check_names,
     list_functions,
-    read_tools,
 )
 from dispatch.messaging.wire import Property, Refusal, Request, whole_number
 from dispatch.serving.replies import InboundRequest
@@ -136,11 +135,11 @@ class ServedFunctions:
         Raises:
             CatalogError, TypeError: as the constructor. The former functions stay.
         """
-        found, problems = find_served_functions(functions)
+        found, problems = read_served_functions(functions)
         if not found and not problems:
             fix = "define one with a docstring, and declare it with @dispatch.tool"
             problems = [Problem(self._service["id"], "", "there are no functions to serve", fix)]
-        read = list(read_tools(found, lambda type: type is CallContext or type in MODULE_PROVIDERS))
+        read = list(check_names(found))
         for tool in read:
             if not tool.description.strip():
                 tool.report.add_error(
@@ -205,24 +204,28 @@ def list_arguments(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def find_served_functions(given: Iterable[object]) -> tuple[list[FoundFunction], list[Problem]]:
-    """Return the functions in modules, sources and functions (see :class:`ServedFunctions`), and a problem for each part
-    that cannot be read.
+def read_served_functions(given: Iterable[object]) -> tuple[list[FunctionTool], list[Problem]]:
+    """Return the tools in modules, sources and functions (see :class:`ServedFunctions`), and a problem for each part that
+    cannot be read.
 
     Raises:
         TypeError: one of ``given`` is none of these.
     """
-    found: list[FoundFunction] = []
+
+    def read(function: Callable[..., Any], namespace: str = "") -> FunctionTool:
+        return FunctionTool(function, lambda type: type is CallContext or type in MODULE_PROVIDERS, namespace)
+
+    found: list[FunctionTool] = []
     problems: list[Problem] = []
     for each in given:
         if isinstance(each, ModuleType):
-            found += [FoundFunction(function) for function in _select_functions(each)]
+            found += map(read, _select_functions(each))
         elif isinstance(each, FunctionSource):
             functions, unread = each.find_functions()
-            found += [FoundFunction(function, each.namespace) for function in functions]
+            found += [read(function, each.namespace) for function in functions]
             problems += unread
         elif callable(each) and not isinstance(each, type):
-            found.append(FoundFunction(each))
+            found.append(read(each))
         else:
             fix = "give functions, a module, Functions(…) or ToolPackage(…)"
             if hasattr(each, "invoke"):

@@ -237,23 +237,10 @@ class FunctionTool:
             self.report.add_error(name, problem, fix)
 
 
-class FoundFunction(NamedTuple):
-    """A function that is to be a tool.
-
-    Attributes:
-        function: the function.
-        namespace: prefix of its name; empty: none.
-    """
-
-    function: Callable[..., Any]
-    namespace: str = ""
-
-
-def read_tools(found: Iterable[FoundFunction], is_provided: IsProvided | None) -> Iterator[FunctionTool]:
-    """Yield the tools of functions. Each has a report of its mistakes, such as the name of an earlier one."""
+def check_names(tools: Iterable[FunctionTool]) -> Iterator[FunctionTool]:
+    """Yield the tools; in the report of each is whether an earlier one has its name."""
     origins: dict[tuple[str, str | None], str] = {}
-    for function, namespace in found:
-        tool = FunctionTool(function, is_provided, namespace)
+    for tool in tools:
         name = (tool.full_name, tool.version)
         if name in origins:
             tool.report.add_error(
@@ -542,7 +529,7 @@ class FunctionSource(ABC):
         """Return the items of the service and of ``functions``, and the valid tools by their keys."""
         tools: dict[str, FunctionTool] = {}
         items = [self._service]
-        for tool in read_tools((FoundFunction(each, self.namespace) for each in functions), is_provided):
+        for tool in check_names(FunctionTool(each, is_provided, self.namespace) for each in functions):
             if tool.report.has_errors:
                 refused = Refused(tuple(tool.report.problems), tool.full_name)
                 items.append(Item(tool.origin, "tool", "", refused, self.namespace))
