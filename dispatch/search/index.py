@@ -6,6 +6,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
@@ -250,8 +251,8 @@ _ASCII_WORD = re.compile(r"[A-Za-z0-9]+")
 _ASCII_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 # Scripts that are written without spaces between words: Thai and Lao, Burmese, Khmer, kana, bopomofo, Han, Hangul.
 _UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
-    "\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+"
+    "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+)"
 )
 
 
@@ -265,7 +266,7 @@ def split_terms(text: str) -> list[str]:
         return [term for match in _ASCII_WORD.finditer(text) for term in _split_ascii(match[0])]
     terms = []
     for word in _find_words(unicodedata.normalize("NFKC", text)):
-        for part in _split_scripts(word):
+        for part in filter(None, _UNSPACED.split(word)):
             terms += _split_bigrams(part) if _UNSPACED.match(part) else _split_humps(part)
     return terms
 
@@ -288,26 +289,9 @@ def _split_ascii(word: str) -> list[str]:
 
 def _find_words(text: str) -> Iterator[str]:
     # ``\w`` has no combining marks, without which words of Indic scripts fall apart.
-    start = None
-    for index, char in enumerate(text):
-        if char.isalnum() or unicodedata.category(char)[0] == "M":
-            start = index if start is None else start
-        elif start is not None:
-            yield text[start:index]
-            start = None
-    if start is not None:
-        yield text[start:]
-
-
-def _split_scripts(word: str) -> Iterator[str]:
-    position = 0
-    for match in _UNSPACED.finditer(word):
-        if match.start() > position:
-            yield word[position : match.start()]
-        yield match[0]
-        position = match.end()
-    if position < len(word):
-        yield word[position:]
+    for is_word, chars in groupby(text, lambda char: char.isalnum() or unicodedata.category(char)[0] == "M"):
+        if is_word:
+            yield "".join(chars)
 
 
 def _split_bigrams(run: str) -> list[str]:
