@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from dispatch._internal import scalar_text
 from dispatch.documents import lock_folder
 
 PRIOR_STRENGTH: Final = 4.0
@@ -346,7 +347,9 @@ class EvidenceFile:
                 else:
                     edges = [(now, number, u, v) for u, v in resets]
                     connection.executemany(f"{RESET} WHERE source = ? AND target = ?", edges)
-                rows = [(u, v, *each, now, number) for (u, v), each in added.items() if _is_text(u + v)]
+                # SQLite stores no id with half of a surrogate pair.
+                texts = {edge: each for edge, each in added.items() if all(id == scalar_text(id) for id in edge)}
+                rows = [(*edge, *each, now, number) for edge, each in texts.items()]
                 connection.executemany(ADD, rows)
                 ((count,),) = connection.execute("SELECT count(*) FROM evidence")
                 if count > self._max_edges:
@@ -486,15 +489,6 @@ def _is_valid(row: tuple[Any, ...]) -> bool:
         and all(isinstance(number, float) and 0 <= number <= MAX_COUNT for number in row[2:5])
         and isinstance(row[5], float)
     )
-
-
-def _is_text(id: str) -> bool:
-    """Return whether SQLite can store an id: not with half of a surrogate pair."""
-    try:
-        id.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 # Evidence in memory, exchanged with a file in a thread.
