@@ -8,7 +8,7 @@ import logging
 import operator
 import random
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Unpack
 
@@ -109,13 +109,8 @@ class Registry:
             self._start(follower)
         if self._approval_watcher is not None:
             self._approval_watcher.start()
-        waits = [asyncio.create_task(follower.is_ready.wait()) for follower in self._followers.values()]
-        try:
-            if waits:
-                await asyncio.wait(waits, timeout=FIRST_DISCOVERY_S)
-                await asyncio.gather(*(each.settle() for each in self._followers.values() if each.is_ready.is_set()))
-        finally:
-            await cancel_and_wait(waits)
+        await _wait_ready(self._followers.values(), asyncio.ALL_COMPLETED, FIRST_DISCOVERY_S)
+        await asyncio.gather(*(each.settle() for each in self._followers.values() if each.is_ready.is_set()))
 
     async def wait_for_tool(self, name: str, timeout: float) -> None:
         """Wait while the catalogue has no tool ``name`` and a source was never read; then have those that have failed read
@@ -131,11 +126,7 @@ class Registry:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while unread := list_unread():
-                    waits = [asyncio.create_task(each.is_ready.wait()) for each in unread]
-                    try:
-                        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                    finally:
-                        await cancel_and_wait(waits)
+                    await _wait_ready(unread, asyncio.FIRST_COMPLETED)
                 if name not in self.merged.catalog.tools:
                     await asyncio.gather(*(each.try_again(timeout) for each in failed if each.state == "failed"))
 
@@ -490,3 +481,13 @@ class Registry:
             self._observer.on_shadowed_items(id, report.shadowed)
             held = [HeldChange(each.source, each.name, each.old, each.new) for each in report.held]
             self._observer.on_held_changes(id, held)
+
+
+async def _wait_ready(followers: Iterable[SourceFollower], return_when: str, timeout: float | None = None) -> None:
+    """Wait for the first attempts of ``followers``, as ``asyncio.wait`` does."""
+    waits = [asyncio.create_task(each.is_ready.wait()) for each in followers]
+    try:
+        if waits:
+            await asyncio.wait(waits, timeout=timeout, return_when=return_when)
+    finally:
+        await cancel_and_wait(waits)
