@@ -183,13 +183,12 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", metaclass
                 continue
             raw = _restrict(tool, params, decides=decides, proves=proves, is_service=False)
             raw |= {"type": "tool-service", "service": ref.id}
-            version = raw.get("version")
             if ref.version is not None:
                 # Versions of one service have the same tools: each needs the version of the service that it came with.
                 for key in {"version", "requires"}.difference(params):
                     if raw.get(key) is None:
                         raw[key] = ref.version
-                version = raw.get("version")
+            version = raw.get("version")
             key = _key(name, version if isinstance(version, str) else None)
             items.append(Item(f"{source}:{_key(ref.id, ref.version)}/tools[{number}]", "tool", key, raw, namespace))
         return tuple(items)

@@ -85,8 +85,10 @@ def compute_score(written: float, success: float, weight: float) -> float:
 # The evidence of all edges in memory, bounded, with exponential decay.
 
 
-MAX_EDGES: Final = 100_000
-MAX_BYTES: Final = 64 * 1024 * 1024
+MAX_EDGES = 100_000
+"""Edges in memory, and rows in the file, beyond which the weakest ones are evicted."""
+MAX_BYTES = 64 * 1024 * 1024
+"""Of memory, beyond which the weakest edges are evicted; an estimate that is above the true size."""
 EDGE_BYTES: Final = 200
 """Memory of an edge without its ids: a place in each column, in two lists and in one dictionary."""
 SOURCE_BYTES: Final = 200
@@ -108,8 +110,6 @@ class EvidenceTable:
     Args:
         half_life: seconds.
         now: present time in seconds, for the epoch.
-        max_edges: beyond it the weakest edges are evicted.
-        max_bytes: beyond it, too; an estimate that is above the true size.
 
     Attributes:
         success: column of numbers of successes, each divided by :meth:`decay`; see :meth:`find_places`.
@@ -117,11 +117,9 @@ class EvidenceTable:
         size: estimated memory in bytes.
     """
 
-    def __init__(self, half_life: float, now: float, *, max_edges: int = MAX_EDGES, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, half_life: float, now: float) -> None:
         self._half_life = half_life
         self._epoch = now
-        self._max_edges = max_edges
-        self._max_bytes = max_bytes
         self._evictions = 0
         self.size = 0
         self._places: dict[str, dict[str, int]] = {}
@@ -197,7 +195,7 @@ class EvidenceTable:
 
     def _create(self, u: str, v: str) -> int:
         size = EDGE_BYTES + sys.getsizeof(v) + SOURCE_BYTES + sys.getsizeof(u)
-        while self._sources and (len(self) >= self._max_edges or self.size + size > self._max_bytes):
+        while self._sources and (len(self) >= MAX_EDGES or self.size + size > MAX_BYTES):
             self._evict()
         places = self._places.get(u)
         if places is None:
@@ -309,18 +307,16 @@ class EvidenceFile:
     Args:
         path: of the file; its folder exists.
         half_life: seconds.
-        max_edges: beyond it the weakest rows are deleted.
 
     Raises:
         ValueError: the file is a database of another application, or of a newer version.
         OSError: the folder does not exist, or the file cannot be read.
     """
 
-    def __init__(self, path: Path, half_life: float, *, max_edges: int = MAX_EDGES) -> None:
+    def __init__(self, path: Path, half_life: float) -> None:
         check_header(path)
         self.path = path
         self._half_life = half_life
-        self._max_edges = max_edges
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
         self._seen = 0
@@ -352,9 +348,9 @@ class EvidenceFile:
                 rows = [(*edge, *each, now, number) for edge, each in texts.items()]
                 connection.executemany(ADD, rows)
                 ((count,),) = connection.execute("SELECT count(*) FROM evidence")
-                if count > self._max_edges:
+                if count > MAX_EDGES:
                     # Some more than needed: the next transactions need not evict again.
-                    connection.execute(EVICT, (now, count - self._max_edges * 15 // 16))
+                    connection.execute(EVICT, (now, count - MAX_EDGES * 15 // 16))
 
         self._run(run)
 

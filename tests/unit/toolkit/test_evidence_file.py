@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatch.toolkit import evidence as evidence_module
 from dispatch.toolkit.evidence import Change, Edge, Evidence, EvidenceFile
 
 DAY = 86_400.0
@@ -78,8 +79,9 @@ def test_any_order_of_processes_gives_the_decayed_sum(
         assert change.evidence == pytest.approx((expected, expected / 2, expected / 3))
 
 
-def test_the_weakest_rows_beyond_the_limit_are_deleted(path: Path) -> None:
-    file = EvidenceFile(path, DAY, max_edges=32)
+def test_the_weakest_rows_beyond_the_limit_are_deleted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence_module, "MAX_EDGES", 32)
+    file = EvidenceFile(path, DAY)
     merge(file, {("old", str(number)): Evidence(success=3.0) for number in range(20)}, [], 0.0)
     merge(file, {("new", str(number)): ONE for number in range(20)}, [], 3 * DAY)
     file.close()

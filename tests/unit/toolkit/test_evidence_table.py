@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dispatch.toolkit import evidence as evidence_module
 from dispatch.toolkit.evidence import ONE, Evidence, EvidenceTable, Observation
 from tests.helpers.run_profile import by_profile
 
@@ -82,8 +83,9 @@ def test_counts_survive_thousands_of_half_lives_and_a_clock_that_is_set_back() -
 
 
 @pytest.mark.costly
-def test_a_full_table_evicts_weak_edges_and_retains_strong_ones() -> None:
-    table = EvidenceTable(DAY, now=0.0, max_edges=1000)
+def test_a_full_table_evicts_weak_edges_and_retains_strong_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence_module, "MAX_EDGES", 1000)
+    table = EvidenceTable(DAY, now=0.0)
     for number in range(200):
         table.add("strong", f"tool-{number}", Evidence(success=50.0), 0.0)
     for number in range(20_000):
@@ -93,16 +95,18 @@ def test_a_full_table_evicts_weak_edges_and_retains_strong_ones() -> None:
     assert len(table.find_places("strong")) == 200
 
 
-def test_an_old_edge_is_weaker_than_a_new_one() -> None:
-    table = EvidenceTable(DAY, now=0.0, max_edges=2)
+def test_an_old_edge_is_weaker_than_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence_module, "MAX_EDGES", 2)
+    table = EvidenceTable(DAY, now=0.0)
     table.add("a", "old", Evidence(success=3.0), 0.0)
     table.add("a", "new", Evidence(success=1.0), 3 * DAY)
     table.add("a", "newest", Evidence(success=1.0), 3 * DAY)
     assert table.find_places("a").keys() == {"new", "newest"}
 
 
-def test_long_ids_are_bounded_by_bytes() -> None:
-    table = EvidenceTable(DAY, now=0.0, max_bytes=1_000_000)
+def test_long_ids_are_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence_module, "MAX_BYTES", 1_000_000)
+    table = EvidenceTable(DAY, now=0.0)
     for number in range(300):
         table.add("a" * 10_000 + str(number), "b" * 10_000 + str(number), ONE[Observation.SUCCESS], 0.0)
         assert table.size <= 1_000_000
