@@ -179,14 +179,12 @@ class _Drawing:
         self._figure = figure
         self._axes = axes
         self._renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]  # of the Agg canvas
-        self._edges = [
-            (u, v) for u, v in graph.edges() if graph.get_data(u) is not None and graph.get_data(v) is not None
-        ]
 
     def draw(self, title: str) -> None:
         graph, axes = self._graph, self._axes
-        texts = {id: self._create_text(id) for id, _data in graph.vertices_data()}
-        labels = {edge: self._create_label(edge) for edge in self._edges}
+        texts = {id: self._create_text(id, properties["data"]) for id, properties in graph.vertices_data()}
+        edges = [(u, v) for u, v in graph.edges() if u in texts and v in texts]
+        labels = {edge: self._create_label(edge) for edge in edges}
         self._figure.draw_without_rendering()  # the boxes around texts have their size afterwards
         sizes = {id: self._measure(text.get_bbox_patch()) for id, text in texts.items()}
         label_sizes = {edge: self._measure(text.get_bbox_patch()) for edge, text in labels.items()}
@@ -194,22 +192,20 @@ class _Drawing:
         scale, placed = 1.0, None
         while placed is None:
             boxes = place_vertices(columns, sizes, scale)
-            placed = place_labels(self._edges, boxes, label_sizes)
+            placed = place_labels(edges, boxes, label_sizes)
             scale *= 1.3
         self._set_size(boxes)
         for id, box in boxes.items():
             texts[id].set_position((box.x, box.y))
         for edge, box in placed.items():
             labels[edge].set_position((box.x, box.y))
-        for edge in self._edges:
+        for edge in edges:
             self._draw_edge(edge, boxes)
         left, top = axes.get_xlim()[0], axes.get_ylim()[1]
         axes.text(left + _MARGIN, top - _TITLE_HEIGHT / 2, title, fontsize=13, va="center", gid="title")
         self._draw_legend()
 
-    def _create_text(self, id: str) -> Any:
-        data = self._graph.get_data(id)
-        assert data is not None
+    def _create_text(self, id: str, data: Vertex) -> Any:
         label = "\n".join(textwrap.wrap(data.name, LABEL_CHARS)) or id
         box = _BOXES[_kind(data)]
         place = {"ha": "center", "va": "center", "gid": f"vertex {id}", "zorder": 3}
