@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 import weakref
 from collections import Counter, OrderedDict
@@ -98,7 +99,7 @@ class Recommendation:
         reached: actions that were added by following Next edges.
         tools: recommended tools of each given action.
         next_actions: recommended next actions of each given action.
-        time: seconds.
+        time: seconds; -inf: it is forgotten.
         used: tools that were called.
         is_closed: its unused tools and next actions have been observed.
     """
@@ -131,10 +132,8 @@ class Interactions:
 
     def find(self, user: str, now: float) -> Recommendation | None:
         """Return the recommendation that a call of ``user`` in this context belongs to."""
-        found = _last.get({}).get(self._number)
-        if found is None or found.user != user:
-            found = self._users.get(user)
-        return found if found is not None and now - found.time <= MAX_PAUSE else None
+        last = [each for each in (_last.get({}).get(self._number), self._users.get(user)) if each is not None]
+        return next((each for each in last if each.user == user and now - each.time <= MAX_PAUSE), None)
 
     def begin(self, recommendation: Recommendation) -> list[Observed]:
         """Make it the last one, and return the observations that follow from the one before: its unused tools, and the
@@ -153,12 +152,7 @@ class Interactions:
 
     def forget(self, recommendation: Recommendation) -> None:
         """Let later calls and recommendations belong to another interaction."""
-        last = dict(_last.get({}))
-        if last.get(self._number) is recommendation:
-            del last[self._number]
-            _last.set(last)
-        if self._users.get(recommendation.user) is recommendation:
-            del self._users[recommendation.user]
+        recommendation.time = -math.inf
 
     def close(self, recommendation: Recommendation) -> list[Observed]:
         """Return the observations of its unused tools, once."""
