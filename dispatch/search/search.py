@@ -155,7 +155,8 @@ class ToolSearch:
         self, catalog: Callable[[], Catalog], load_embedder: Callable[[], Embedder] | None = load_default_embedder
     ) -> None:
         self._catalog = catalog
-        self._load_embedder = load_embedder
+        self._thread = None if load_embedder is None else EmbedderThread(load_embedder)
+        """Of the embedder; None: lexical search only."""
         self._index = ToolIndex()
         self._uses = UseCounter()
         self._unfit: VectorIndex | None = None
@@ -165,7 +166,6 @@ class ToolSearch:
         """The catalogue that the terms are brought to."""
         self._is_indexed = asyncio.Event()
         """The terms of a whole catalogue are in the index."""
-        self._thread: EmbedderThread | None = None
         self._active: _Embedded | None = None
         self._staged: _Embedded | None = None
         """Becomes active when all tools are embedded."""
@@ -184,8 +184,8 @@ class ToolSearch:
         if embedder is not None:
             check_instance("embedder", embedder, Embedder, "an object with id and encode(texts)")
             check_function("encode of the embedder", embedder.encode, "write 'def encode'; it runs in a thread")
-        self._load_embedder = None if embedder is None else lambda: embedder
-        self._thread, self._retry_at = None, 0.0
+        self._thread = None if embedder is None else EmbedderThread(lambda: embedder)
+        self._retry_at = 0.0
         if embedder is None:
             self._drop(self._active)
             self._active = None
@@ -316,7 +316,7 @@ class ToolSearch:
             VectorUnavailableError: there is none; the text says why.
         """
         active = self._active
-        if self._load_embedder is None:
+        if self._thread is None:
             raise VectorUnavailableError("no embedder is set")
         is_due = self._retry_at <= asyncio.get_running_loop().time()
         if active is None or (is_due and self._retry_at > 0):
@@ -345,9 +345,9 @@ class ToolSearch:
 
     async def _update(self) -> None:
         try:
-            catalog = load_embedder = None
-            while catalog is not self._catalog() or load_embedder is not self._load_embedder:
-                catalog, load_embedder = self._catalog(), self._load_embedder
+            catalog = thread = None
+            while catalog is not self._catalog() or thread is not self._thread:
+                catalog, thread = self._catalog(), self._thread
                 if self._target is not catalog:
                     for _ in self._index_terms(catalog):
                         await asyncio.sleep(0)
@@ -391,13 +391,10 @@ class ToolSearch:
                     return
 
     async def _embed_tools(self) -> None:
-        load_embedder = self._load_embedder
-        if load_embedder is None or asyncio.get_running_loop().time() < self._retry_at:
+        thread = self._thread
+        if thread is None or asyncio.get_running_loop().time() < self._retry_at:
             return
         try:
-            if self._thread is None:
-                self._thread = EmbedderThread(lambda: _load(load_embedder))
-            thread = self._thread
             with ErrorBoundary():
                 await thread.load()
                 if thread is not self._thread:  # the embedder was replaced meanwhile
@@ -506,7 +503,7 @@ class EmbedderThread:
     async def load(self) -> None:
         """Load the embedder, unless it is loaded. Raises what loading raises."""
         if self._embedder is None:
-            self._embedder = await self._run(self._load_embedder)
+            self._embedder = await self._run(partial(_load, self._load_embedder))
 
     async def encode(self, texts: Sequence[str]) -> Any:
         """Return the vectors of tools; see :meth:`Embedder.encode`. Raises what the embedder raises."""
