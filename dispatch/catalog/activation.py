@@ -286,7 +286,6 @@ class SourceFollower:
         self._accept = accept
         self._on_state = on_state
         self._randomness = randomness
-        self._has_items = False
         self._attempt = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._wait = FIRST_RETRY_S
@@ -296,7 +295,6 @@ class SourceFollower:
 
     def set_ready(self) -> None:
         """Record that the items are in force already."""
-        self._has_items = True
         self.record(None)
         self.is_ready.set()
 
@@ -392,8 +390,6 @@ class SourceFollower:
                     problems = await self._accept(self.source, items)
                 if problems:
                     error = CatalogError(problems)
-                else:
-                    self._has_items = True
             except Exception as raised:  # as above
                 error = raised
             self.record(error)
@@ -406,7 +402,7 @@ class SourceFollower:
         problems = [] if error is None else _list_problems(error)
         new = [each for each in problems if hash(each) not in self._reported]
         self.problem = _summarize([*new, *(each for each in problems if hash(each) in self._reported)])
-        self.state = "ok" if error is None else "stale" if self._has_items else "failed"
+        self.state = "ok" if error is None else "failed" if former == "failed" else "stale"
         if self.state != former:
             self.since = time.time()
         is_new = bool(new) and self._reports < MAX_REPORTED
