@@ -112,18 +112,8 @@ MAX_ROUNDS: Final = 20
 """Times that a schema of another system is checked after parts of it were removed; beyond it only its type is used."""
 
 
-class _Fault(NamedTuple):
-    """A fault of a schema.
-
-    Attributes:
-        place: keys of the place in the schema; empty: the whole schema, or a place that is not known.
-        problem: the fault, as a problem of the report.
-        fix: how to correct it.
-    """
-
-    place: tuple[str | int, ...]
-    problem: str
-    fix: str
+Place = tuple[str | int, ...]
+"""Keys of a place in a schema; empty: the whole schema, or a place that is not known."""
 
 
 def read_input_schema(schema: Mapping[str, Any], report: Report, *, is_foreign: bool = False) -> dict[str, Any]:
@@ -162,8 +152,8 @@ def read_schema(schema: Mapping[str, Any], report: Report, path: str, *, is_fore
             what = "another dialect than 2020-12, by which the schema is checked"
         report.add_warning(f"{path}.$schema", what, f'write "{DIALECT}", and the keywords of that dialect')
         schema = _freeze(translated)
-    for fault in _find_faults(schema):
-        report.add_error(_path_of(fault.place, path), fault.problem, fault.fix)
+    for place, problem, fix in _find_faults(schema):
+        report.add_error(_path_of(place, path), problem, fix)
     return _freeze(schema)
 
 
@@ -171,19 +161,19 @@ def _widen(schema: Mapping[str, Any], report: Report, path: str) -> dict[str, An
     """Return ``schema`` without what has a fault."""
     for _ in range(MAX_ROUNDS):
         dead = "a reference to a place that does not exist"
-        faults = [_Fault(place, dead, "") for place in find_dead_references(schema)] + list(_find_faults(schema))
+        faults = [*((place, dead, "") for place in find_dead_references(schema)), *_find_faults(schema)]
         if not faults:
             return _freeze(schema)
         former = schema
-        for fault in faults:
-            if fault.place:
-                widened = widen_schema(schema, fault.place)
+        for place, problem, _ in faults:
+            if place:
+                widened = widen_schema(schema, place)
                 if widened is not schema:
                     schema = _freeze(widened)
-                    _report_widened(report, _path_of(fault.place, path), fault.problem)
+                    _report_widened(report, _path_of(place, path), problem)
         if schema is former:
             break
-    _report_widened(report, path, faults[0].problem)
+    _report_widened(report, path, faults[0][1])
     return _freeze({key: schema[key] for key in ("type", "title", "description") if isinstance(schema.get(key), str)})
 
 
@@ -204,14 +194,14 @@ def _freeze_value(value: Any) -> Any:
     return tuple(map(_freeze_value, value)) if isinstance(value, (list, tuple)) else value
 
 
-def _path_of(place: tuple[str | int, ...], path: str) -> str:
+def _path_of(place: Place, path: str) -> str:
     """Return the path in a descriptor of a place in its schema at ``path``."""
     for key in place:
         path = f"{path}[{key}]" if isinstance(key, int) else join_path(path, key)
     return path
 
 
-def _place_of(pointer: str, schema: object) -> tuple[str | int, ...]:
+def _place_of(pointer: str, schema: object) -> Place:
     """Return the keys of a JSON Pointer."""
     place: list[str | int] = []
     for part in split_pointer(pointer):
@@ -224,10 +214,11 @@ def _place_of(pointer: str, schema: object) -> tuple[str | int, ...]:
     return tuple(place)
 
 
-def _find_faults(schema: Mapping[str, Any]) -> Iterator[_Fault]:
+def _find_faults(schema: Mapping[str, Any]) -> Iterator[tuple[Place, str, str]]:
+    """Yield the place, the problem and the fix of each fault of a schema."""
     for mistake in find_schema_problems(schema):
         place = _place_of(mistake.path, schema)
-        yield _Fault(place, _describe(mistake), _find_fix(place, find_value(schema, place)))
+        yield place, _describe(mistake), _find_fix(place, find_value(schema, place))
 
 
 def _describe(mistake: Mistake) -> str:
@@ -235,7 +226,7 @@ def _describe(mistake: Mistake) -> str:
     return str(msgspec.structs.replace(mistake, path="")).removeprefix("the whole value ")
 
 
-def _find_fix(place: tuple[str | int, ...], value: object) -> str:
+def _find_fix(place: Place, value: object) -> str:
     """Return how to correct ``value`` at ``place`` of a schema."""
     keyword, above = (place[-1] if place else ""), (place[-2] if len(place) > 1 else "")
     if keyword == "items" and isinstance(value, tuple):

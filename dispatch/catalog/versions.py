@@ -357,7 +357,6 @@ def find_service_version(versions: Sequence[ServiceDescriptor], requires: str | 
     if len(versions) == 1:
         return versions[0]
     ordered = sort_versions(versions)
-    if requires is not None:
-        with contextlib.suppress(ValueError):
-            return select_service(ordered, requires) or select_default(ordered)
+    with contextlib.suppress(ValueError):
+        return select_service(ordered, requires) or select_default(ordered)
     return select_default(ordered)
