@@ -139,6 +139,8 @@ class Reading:
         self.reusable = former._entries if former is not None and former.policy == policy else {}
         self._former = former
         self._keeps_valid = keeps_valid
+        self._claimed: dict[tuple[str, str | None], tuple[int, str]] = {}
+        """Index and origin of the item that has each name and version."""
         self._entries: dict[int, _Entry] = {}
         """By the identities of ``items``, which live as long."""
         self._by_key: dict[Key, _Entry] = {}
@@ -160,25 +162,48 @@ class Reading:
             self._by_key = {entry.key: entry for entry in self._entries.values()}
         return self._by_key.get(key)
 
-    def settle(self, index: int, item: Item, entry: _Entry, origins: _Origins, renew: Renew) -> ReadItem | None:
+    def settle(self, index: int, item: Item, entry: _Entry, renew: Renew) -> ReadItem | None:
         """Put an item in force, otherwise its last valid version. Return what is in force; None: nothing.
 
         Args:
             renew: reads the last valid version with the services that are in force now.
         """
-        read = origins.check(index, entry.read)
+        read = self._check_name(index, entry.read)
         found = valid = read if read.service or read.tool else None  # not of a valid tool whose service is refused
         if found is None and self._former is not None and self._keeps_valid:
             former = self._former._find(entry.key)
             valid = None if former is None else former.valid
             now = None if valid is None else renew(valid)
-            if now is not None and (now.service or now.tool) and origins.claim_name(index, now):
+            if now is not None and (now.service or now.tool) and self._claim_name(index, now):
                 found = valid = now
         self._entries[id(item)] = entry if entry.valid is valid else _Entry(entry.key, entry.read, entry.uses, valid)
         self.add(read)
         if found is not None:
             self.in_force.append(found)
         return found
+
+    def _check_name(self, index: int, read: ReadItem) -> ReadItem:
+        """Return ``read``, refused if an earlier item has the same name and version."""
+        if self._claim_name(index, read) or read.is_refused:
+            return read
+        _, first = self._claimed[read.name, read.version]
+        of_version = f" with the version '{excerpt(read.version)}'" if read.version else ""
+        key, what = ("name", "tool name") if read.item.kind == "tool" else ("id", "service id")
+        problem = Problem(
+            read.item.origin,
+            key,
+            f"the {what} '{excerpt(read.name)}'{of_version} is already used by {first}",
+            f"give one of the two another {key} or version, or remove it",
+        )
+        problems = (*read.problems, problem)
+        return msgspec.structs.replace(read, service=None, tool=None, problems=problems, is_refused=True)
+
+    def _claim_name(self, index: int, read: ReadItem) -> bool:
+        """Claim the name and version of ``read`` for the item at ``index``; return False if another item has them."""
+        if not read.name:
+            return True
+        first, _ = self._claimed.setdefault((read.name, read.version), (index, read.item.origin))
+        return first == index
 
     def add(self, read: ReadItem) -> None:
         """Record the problems of an item."""
@@ -193,8 +218,8 @@ class Reading:
         self.others.append(entry.read)
 
     def seal(self) -> Reading:
-        """Release the former reading; return this one."""
-        self._former, self.reusable = None, {}
+        """Release what only the reading itself needed; return it."""
+        self._former, self.reusable, self._claimed = None, {}, {}
         return self
 
 
@@ -203,7 +228,6 @@ def read_services(
 ) -> Reading:
     """Read the services among ``items``; see :class:`Reading`. Items of an unknown kind are refused."""
     reading = Reading(items, policy, former, keeps_valid=keeps_valid)
-    origins = _Origins("id", "service id")
     refused_names: set[str] = set()
     ids_by_key: dict[str, str] = {}
     for index, item in enumerate(items):
@@ -221,7 +245,7 @@ def read_services(
         if entry is None:
             key = _key(item)
             entry = reading.find_equal(item, key) or _Entry(key, read_service_item(item, policy))
-        read = reading.settle(index, item, entry, origins, lambda valid: valid)
+        read = reading.settle(index, item, entry, lambda valid: valid)
         if read is None:
             refused_names |= {entry.read.name, item.key_name or entry.read.name}
         else:
@@ -248,7 +272,6 @@ def read_tools(
     reading.services, reading.unavailable = services, unavailable
     has_same_services = former is not None and former.services is services and former.unavailable == unavailable
     reused = reading.reusable if has_same_services else {}
-    origins = _Origins("name", "tool name")
 
     def renew(valid: ReadItem) -> ReadItem:
         return read_tool_item(valid.item, services, base=policy)
@@ -267,7 +290,7 @@ def read_tools(
         if entry.read.other_type:
             reading.add_other(item, entry)
         else:
-            reading.settle(index, item, entry, origins, renew)
+            reading.settle(index, item, entry, renew)
     reading.problems += _check_rollouts(reading.in_force)
     return reading.seal()
 
@@ -308,34 +331,3 @@ def _check_rollouts(read: Sequence[ReadItem]) -> Iterator[Problem]:
                         f"there is no version {target} of '{excerpt(name)}', so its share stays on the default version"
                     )
                     yield Problem(each.item.origin, at, problem, "add that version, or remove the share", "warning")
-
-
-class _Origins:
-    """Where each version of an id or a name was found first, by the index of the item."""
-
-    def __init__(self, key: str, what: str) -> None:
-        self._key = key
-        self._what = what
-        self._first: dict[tuple[str, str | None], tuple[int, str]] = {}
-
-    def check(self, index: int, read: ReadItem) -> ReadItem:
-        """Return ``read``, refused if an earlier item has the same name and version."""
-        if self.claim_name(index, read) or read.is_refused:
-            return read
-        _, first = self._first[read.name, read.version]
-        of_version = f" with the version '{excerpt(read.version)}'" if read.version else ""
-        problem = Problem(
-            read.item.origin,
-            self._key,
-            f"the {self._what} '{excerpt(read.name)}'{of_version} is already used by {first}",
-            f"give one of the two another {self._key} or version, or remove it",
-        )
-        problems = (*read.problems, problem)
-        return msgspec.structs.replace(read, service=None, tool=None, problems=problems, is_refused=True)
-
-    def claim_name(self, index: int, read: ReadItem) -> bool:
-        """Claim the name and version of ``read`` for the item at ``index``; return False if another item has them."""
-        if not read.name:
-            return True
-        first, _ = self._first.setdefault((read.name, read.version), (index, read.item.origin))
-        return first == index
