@@ -534,12 +534,13 @@ def _describe_tool(server: ObservedService, tool: Mapping[str, Any]) -> Values:
 
 
 def find_instance_state(pool: InstancePool, view: InstanceView, instance: object) -> str:
-    """Return the state of an instance; of a shared topic ``unanswered`` while nothing has ever replied there: perhaps
-    nothing consumes it."""
+    """Return the state of an instance; of a shared topic ``unanswered`` while nothing has ever replied there, or since its
+    last instance has left: perhaps nothing consumes it."""
     if isinstance(instance, SharedTopic) and view.state in UP_STATES:
         channel = next((each for each in pool.channels if each.request_queue == instance.topic), None)
-        if channel is not None and not channel.is_served:
-            return "unanswered"
+        if channel is not None:
+            is_left = channel.had_instances and channel.answered_at < channel.asked_since
+            return "unanswered" if is_left or not channel.is_served else view.state
     return view.state
 
 

@@ -538,7 +538,10 @@ class InstancePool:
 
     def _mark(self, view: InstanceView) -> InstanceView:
         is_marked = view.state in UP_STATES and self.unresponsive.get(view.id, -inf) > self.answered.get(view.id, -inf)
-        return msgspec.structs.replace(view, state="unresponsive") if is_marked else view
+        state = "unresponsive" if is_marked else view.state
+        if view.id == SHARED and state == "warming":  # the only one of its pool: no slow start holds it back
+            state = "up"
+        return view if state is view.state else msgspec.structs.replace(view, state=state)
 
 
 def _weight(name: str, key: str) -> bytes:

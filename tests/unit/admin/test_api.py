@@ -393,6 +393,25 @@ async def test_a_service_is_drained_at_its_own_endpoint() -> None:
             await act(it, f"{it.server.admin_url}/api/{path}", 404)
 
 
+async def test_the_topic_of_a_service_whose_only_instance_was_drained_is_unanswered() -> None:
+    broker = f"memory://{uuid4().hex}"
+    server = ToolServer(functions=[price], service="shop", instance="shop-1", broker=broker, announce=None)
+    service, tools = server.descriptors
+    async with (
+        server,
+        dispatch.connect(broker, dispatch.Catalog.of([service], tools), admin="127.0.0.1:0") as dispatcher,
+        httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False) as client,
+    ):
+        it = Observed(dispatcher, server, client)
+        await dispatcher.call("price", {"item": "a"})
+        assert [each.id for each in dispatcher.instances("shop")] == ["shop-1"]
+        await server.drain()
+        await eventually(lambda: [each.id for each in dispatcher.instances("shop")] == ["(shared)"])
+        assert [each.state for each in dispatcher.instances("shop")] == ["up"]
+        assert [(each["id"], each["state"]) for each in await it.get("/api/instances")] == [("(shared)", "unanswered")]
+        assert [each["instances_up"] for each in await it.get("/api/tools")] == [0]
+
+
 async def test_the_level_of_a_logger_is_set_for_a_while() -> None:
     logger = logging.getLogger("dispatch.calls")
     before = logger.level

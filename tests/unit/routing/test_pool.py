@@ -144,6 +144,15 @@ def test_who_comes_is_used_and_who_goes_is_not() -> None:
     assert stand.many(2) == {SHARED: 2}
 
 
+def test_the_topic_of_a_service_whose_last_instance_has_left_is_in_no_slow_start() -> None:
+    way = Way("a")
+    stand = Stand((SHARED, 1, way))
+    assert {each.id: each.state for each in stand.pool.instances()} == {"a": "warming"}
+    way.remove("a")
+    assert {each.id: each.state for each in stand.pool.instances()} == {SHARED: "up"}
+    assert {each.id: each.state for each in stand.pool.glimpse()} == {SHARED: "up"}
+
+
 def test_instances_with_topics_of_their_own_are_used_in_turn_known_by_name_or_not() -> None:
     ways = {name: Way() for name in ("x", "y", "z")}
     stand = Stand(*((name, 1.0, ways[name]) for name in "xy"))
