@@ -135,8 +135,9 @@ def kill_broker(settings: Settings, number: Number) -> None:
     from dispatch.devtools.localcluster import detached_cluster
 
     with detached_cluster(_progress) as cluster:
-        cluster.kill(number)
-    print_out(f"Killed broker {number}. Start it with: dispatch broker cluster restart {number}")
+        was_running = cluster.kill(number)
+    found = f"Killed broker {number}." if was_running else f"Broker {number} was not running."
+    print_out(f"{found} Start it with: dispatch broker cluster restart {number}")
 
 
 @cluster_app.command("restart")

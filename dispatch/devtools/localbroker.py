@@ -164,12 +164,13 @@ class ManagedProcess:
             time.sleep(_POLL)
         return True
 
-    def kill(self) -> None:
-        """Kill the process (SIGKILL) and wait for its end. Idempotent."""
-        self.send_signal(signal.SIGKILL)
+    def kill(self) -> bool:
+        """Kill the process (SIGKILL) and wait for its end; return whether it was running. Idempotent."""
+        was_running = self.send_signal(signal.SIGKILL)
         if not self.wait(KILL_WAIT):
             raise LocalBrokerError(f"process {self.pid} does not end after SIGKILL: inspect it with ps")
         self._release()
+        return was_running
 
     def terminate(self, grace: float) -> None:
         """Terminate the process (SIGTERM); kill it (SIGKILL) after `grace` seconds."""

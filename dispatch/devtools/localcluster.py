@@ -183,9 +183,9 @@ class LocalCluster:
                 return localbroker.Admin(node.web_url)
         raise localbroker.LocalBrokerError("no broker of the cluster answers: see 'dispatch broker cluster status'")
 
-    def kill(self, number: int) -> None:
-        """Kill a broker (SIGKILL) like a crash; its ports are kept for `restart`."""
-        self.process(self.broker(number)).kill()
+    def kill(self, number: int) -> bool:
+        """Kill a broker (SIGKILL) like a crash; its ports are kept for `restart`. Return whether it was running."""
+        return self.process(self.broker(number)).kill()
 
     def restart(self, number: int) -> None:
         """Stop a broker (SIGTERM) if it is running, start it on the same ports, and wait until it is ready.

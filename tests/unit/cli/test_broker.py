@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
@@ -26,6 +27,7 @@ from dispatch.devtools.localbroker import (
     process_identity,
     stop_detached,
 )
+from dispatch.devtools.localcluster import LocalCluster, Node
 from dispatch.transports.pulsar.client import client_logger
 from tests.helpers.cli_processes import WAIT_S, ended, started
 from tests.helpers.run_profile import is_long_profile
@@ -59,6 +61,23 @@ def test_unloading_what_is_no_namespace_is_a_mistake_of_the_user(run: Run, monke
     end = run("broker", "cluster", "unload", "request")
     assert end.code == 2
     assert end.err == "Error: 'request' is not a namespace: use for example tg/request\n"
+
+
+def test_kill_says_whether_the_broker_was_running(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "10"]) as broker:
+        nodes = [
+            Node("broker", 1, 6651, pid=broker.pid, identity=process_identity(broker.pid)),
+            Node("broker", 2, 6652),
+        ]
+        cluster = LocalCluster(tmp_path, nodes, detached=True, settings={})
+        monkeypatch.setattr("dispatch.devtools.localcluster.detached_cluster", lambda report: nullcontext(cluster))
+        how = "Start it with: dispatch broker cluster restart"
+        assert run("broker", "cluster", "kill", "1").out == f"Killed broker 1. {how} 1\n"
+        assert run("broker", "cluster", "kill", "1").out == f"Broker 1 was not running. {how} 1\n"
+        assert run("broker", "cluster", "kill", "2").out == f"Broker 2 was not running. {how} 2\n"
+        for command in ("kill", "restart"):
+            end = run("broker", "cluster", command, "3")
+            assert (end.code, end.err) == (1, "Error: the cluster has no broker 3: use 1 to 2\n")
 
 
 def test_stop_without_a_broker(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
