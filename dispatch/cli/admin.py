@@ -10,7 +10,8 @@ import json
 import socket
 import threading
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
 from typing import Annotated, Any, Final, NamedTuple, TypedDict
 from urllib.parse import urlsplit
@@ -261,25 +262,20 @@ def _parse_url(url: str) -> tuple[bool, str, int]:
 
 # The processes that a command reads.
 
-Urls = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="URL",
-        envvar="DISPATCH_ADMIN_URLS",
-        help="Admin endpoints: HOST:PORT, http://HOST:PORT, or the port on this machine. Default: those that announce "
-        "themselves on the broker.",
-    ),
-]
-Token = Annotated[
-    str,
-    typer.Option(
-        "--token",
-        metavar="TOKEN",
-        envvar="DISPATCH_ADMIN_TOKEN",
-        help="Token of the admin endpoints. Announced endpoints get it only if their announcement is signed with a key of "
-        "--trust.",
-    ),
-]
+
+@dataclass(frozen=True)
+class Endpoints:
+    """Which processes a command reads.
+
+    Attributes:
+        urls (URL): Admin endpoints: HOST:PORT, http://HOST:PORT, or the port on this machine. Default: those that announce
+            themselves on the broker.
+        token (TOKEN): Token of the admin endpoints. Announced endpoints get it only if their announcement is signed with a
+            key of --trust.
+    """
+
+    urls: Annotated[list[str] | None, typer.Argument(envvar="DISPATCH_ADMIN_URLS")] = None
+    token: Annotated[str, typer.Option(envvar="DISPATCH_ADMIN_TOKEN")] = ""
 
 
 class Answers(NamedTuple):
@@ -377,18 +373,18 @@ OF_SERVICES: Final = ("instances", "sessions")
 """Tables of a service; the others are of dispatchers."""
 
 
-async def find_fleet(settings: Settings, urls: Sequence[str] | None, token: str) -> Fleet:
-    """Return the endpoints at ``urls``, or those that announce themselves, and the peers that they name.
+async def find_fleet(settings: Settings, given: Endpoints) -> Fleet:
+    """Return the given endpoints, or those that announce themselves, and the peers that they name.
 
     Raises:
-        CliError: there is none, or one of ``urls`` is no address.
+        CliError: there is none, or one of the URLs is no address.
         TransportError: the broker is out of reach.
     """
-    token = token.strip()  # a variable from a file may end with a line end
+    token = given.token.strip()  # a variable from a file may end with a line end
     if not token.isascii() or not token.isprintable():
         raise CliError("The token has characters that no token has.", "change --token or DISPATCH_ADMIN_TOKEN")
-    if urls:
-        found = [AdminEndpoint(url, token) for url in urls]
+    if given.urls:
+        found = [AdminEndpoint(url, token) for url in given.urls]
         if wrong := next((each.problem for each in found if each.problem), None):
             raise CliError(f"{wrong}.", "write it as HOST:PORT or http://HOST:PORT")
     else:

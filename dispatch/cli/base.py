@@ -17,7 +17,7 @@ import sys
 import traceback
 import typing
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType, MappingProxyType
@@ -728,12 +728,16 @@ def read_help(docstring: str | None) -> tuple[str, dict[str, tuple[str | None, s
 
 def declare_parameters(command: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the parameters of a command, or of :class:`Settings`, as typer reads them: options, and arguments where there
-    is no default. Annotations have what the docstring does not say."""
+    is no default. Annotations have what the docstring does not say. A parameter whose type is a dataclass stands for its
+    fields: options that several commands have."""
     hints, (_, described) = typing.get_type_hints(command, include_extras=True), read_help(command.__doc__)
     annotated: Any = Annotated
-    declared = {}
+    declared: dict[str, inspect.Parameter] = {}
     for name, parameter in inspect.signature(command).parameters.items():
         if name in ("settings", "can_be_announced"):
+            continue
+        if is_dataclass(hints[name]):
+            declared |= declare_parameters(hints[name])
             continue
         kind, *infos = typing.get_args(hints[name]) if typing.get_origin(hints[name]) is Annotated else (hints[name],)
         default = typer.Argument() if parameter.default is parameter.empty else typer.Option()
@@ -758,6 +762,9 @@ def with_settings(*names: str) -> Callable[[Callable[..., Any]], Callable[..., A
         context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
         added = [*(_OPTIONS[name] for name in names), context]
         signature = inspect.Signature([*declare_parameters(command).values(), *added])
+        hints = typing.get_type_hints(command)
+        groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+        del groups["settings"]
 
         @functools.wraps(command)
         def run(*, context: typer.Context, **values: Any) -> Any:
@@ -769,6 +776,8 @@ def with_settings(*names: str) -> Callable[[Callable[..., Any]], Callable[..., A
                 if given or name in ADMIN:  # an empty address is a mistake
                     setattr(settings, name, given)
             show_logs(settings.verbose)
+            for name, kind in groups.items():
+                values[name] = kind(**{each.name: values.pop(each.name) for each in fields(kind)})
             return command(settings=settings, **values)
 
         run.__doc__, _ = read_help(command.__doc__)

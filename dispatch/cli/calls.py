@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -11,7 +12,7 @@ import typer
 
 from dispatch._internal import cancel_and_wait, excerpt, find_near_names, join_alternatives
 from dispatch.admin.api import Call, CallDetails, Process, Tool
-from dispatch.cli.admin import IDENTITY, AdminEndpoint, AdminError, Fleet, Token, Urls, find_fleet
+from dispatch.cli.admin import IDENTITY, AdminEndpoint, AdminError, Endpoints, Fleet, find_fleet
 from dispatch.cli.base import (
     CliError,
     Exit,
@@ -36,50 +37,49 @@ RETRY_S: Final = 2.0
 REMEMBERED: Final = 2_000
 """Calls of a process that are remembered, so that none is shown twice: twice the calls that it remembers itself."""
 
-_Tool = Annotated[str, typer.Option("--tool", metavar="NAME", help="Only calls of this tool.")]
-_User = Annotated[str, typer.Option("--user", metavar="USER", help="Only calls of this user.")]
-_Outcome = Annotated[
-    str, typer.Option("--outcome", metavar="OUTCOME", help="Only calls with this outcome, as timeout.")
-]
-_Failed = Annotated[bool, typer.Option("--failed", help="Only calls that did not succeed.")]
-_Slower = Annotated[
-    float | None, typer.Option("--slower-than", metavar="SECONDS", min=0, help="Only calls that took longer.")
-]
 
+@dataclass(frozen=True)
+class WantedCalls:
+    """Which calls a command shows.
 
-def _query(tool: str, user: str, outcome: str, failed: bool, slower_than: float | None) -> dict[str, str]:
-    """Return the parameters of a request for calls.
-
-    Raises:
-        CliError: one of them is invalid.
+    Attributes:
+        tool (NAME): Only calls of this tool.
+        user (USER): Only calls of this user.
+        outcome (OUTCOME): Only calls with this outcome, as timeout.
+        failed: Only calls that did not succeed.
+        slower_than (SECONDS): Only calls that took longer.
     """
-    known = [str(each) for each in Outcome]
-    wanted = outcome.replace("-", "_")
-    if wanted and wanted not in known:
-        fix = suggest(find_near_names(wanted, known, 1), f"use {join_alternatives(known)}")
-        raise CliError(f"--outcome '{outcome}' is unknown.", fix)
-    if slower_than is not None:
-        require_seconds("--slower-than", slower_than, "0.5")
-    given = {
-        "tool": tool,
-        "user": user,
-        "outcome": wanted,
-        "failed": "1" if failed else "",
-        "slower_than": "" if slower_than is None else f"{slower_than:g}",
-    }
-    return {name: value for name, value in given.items() if value}
+
+    tool: str = ""
+    user: str = ""
+    outcome: str = ""
+    failed: bool = False
+    slower_than: Annotated[float | None, typer.Option(min=0)] = None
+
+    def query(self) -> dict[str, str]:
+        """Return the parameters of a request for them.
+
+        Raises:
+            CliError: one of them is invalid.
+        """
+        known = [str(each) for each in Outcome]
+        outcome = self.outcome.replace("-", "_")
+        if outcome and outcome not in known:
+            fix = suggest(find_near_names(outcome, known, 1), f"use {join_alternatives(known)}")
+            raise CliError(f"--outcome '{self.outcome}' is unknown.", fix)
+        slower_than = "" if self.slower_than is None else f"{self.slower_than:g}"
+        if self.slower_than is not None:
+            require_seconds("--slower-than", self.slower_than, "0.5")
+        failed = "1" if self.failed else ""
+        given = {**asdict(self), "outcome": outcome, "failed": failed, "slower_than": slower_than}
+        return {name: value for name, value in given.items() if value}
 
 
 @with_settings("broker", "token_file", "trust_certs", "trust")
 def tail(
     settings: Settings,
-    urls: Urls = None,
-    token: Token = "",
-    tool: _Tool = "",
-    user: _User = "",
-    outcome: _Outcome = "",
-    failed: _Failed = False,
-    slower_than: _Slower = None,
+    endpoints: Endpoints,
+    wanted: WantedCalls,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, max=1000)] = 10,
     json: bool = False,
 ) -> None:
@@ -98,14 +98,11 @@ def tail(
         lines (COUNT): Former calls to begin with.
         json: Print each call as one line of JSON.
     """
-    query = _query(tool, user, outcome, failed, slower_than)
-    run_async(_tail(settings, urls, token, query, lines, json))
+    run_async(_tail(settings, endpoints, wanted.query(), lines, json))
 
 
-async def _tail(
-    settings: Settings, urls: Sequence[str] | None, token: str, query: Mapping[str, str], lines: int, json: bool
-) -> None:
-    dispatchers = await _find_dispatchers(settings, urls, token)
+async def _tail(settings: Settings, given: Endpoints, query: Mapping[str, str], lines: int, json: bool) -> None:
+    dispatchers = await _find_dispatchers(settings, given)
     names = dispatchers.names
     target = console()
 
@@ -220,14 +217,14 @@ class _Dispatchers(NamedTuple):
             self.problems[url] = str(error)
 
 
-async def _find_dispatchers(settings: Settings, urls: Sequence[str] | None, token: str) -> _Dispatchers:
-    """Return the dispatchers at ``urls``, or those that announce themselves, and the peers that they name.
+async def _find_dispatchers(settings: Settings, given: Endpoints) -> _Dispatchers:
+    """Return the dispatchers at the given endpoints, or those that announce themselves, and the peers that they name.
 
     Raises:
         CliError: there is none.
         TransportError: the broker is out of reach.
     """
-    fleet = await find_fleet(settings, urls, token)
+    fleet = await find_fleet(settings, given)
     answers = await fleet.ask_each("/api/process", Process)
     once: dict[tuple[Any, ...], str] = {}  # a process may be given by several names of its host
     for url, process in answers.found:
@@ -252,13 +249,8 @@ async def _find_dispatchers(settings: Settings, urls: Sequence[str] | None, toke
 @with_settings("broker", "token_file", "trust_certs", "trust")
 def calls(
     settings: Settings,
-    urls: Urls = None,
-    token: Token = "",
-    tool: _Tool = "",
-    user: _User = "",
-    outcome: _Outcome = "",
-    failed: _Failed = False,
-    slower_than: _Slower = None,
+    endpoints: Endpoints,
+    wanted: WantedCalls,
     limit: Annotated[int, typer.Option(min=1, max=1000)] = 30,
     json: bool = False,
 ) -> None:
@@ -274,10 +266,10 @@ def calls(
         limit (COUNT): Calls at most.
         json: Print the calls, and the processes that do not answer, as one line of JSON.
     """
-    query = _query(tool, user, outcome, failed, slower_than)
+    query = wanted.query()
 
     async def fetch() -> tuple[list[dict[str, Any]], dict[str, str]]:
-        dispatchers = await _find_dispatchers(settings, urls, token)
+        dispatchers = await _find_dispatchers(settings, endpoints)
         answers = await dispatchers.ask_each(_path("/api/calls", query, limit=limit), list[Call])
         found = [{**call, "process": dispatchers.names[url]} for url, calls in answers for call in calls]
         if not found:
@@ -298,7 +290,7 @@ def calls(
 
 
 @with_settings("broker", "token_file", "trust_certs", "trust")
-def show(settings: Settings, id: str, urls: Urls = None, token: Token = "", json: bool = False) -> None:
+def show(settings: Settings, id: str, endpoints: Endpoints, json: bool = False) -> None:
     """Show the timeline of one call: waits and attempts, each with its instance, duration and outcome.
 
     [bold]dispatch calls show 8124 9464[/bold]
@@ -312,7 +304,7 @@ def show(settings: Settings, id: str, urls: Urls = None, token: Token = "", json
     """
 
     async def fetch() -> list[dict[str, Any]]:
-        dispatchers = await _find_dispatchers(settings, urls, token)
+        dispatchers = await _find_dispatchers(settings, endpoints)
         answers = await dispatchers.fleet.ask_each(f"/api/calls/{quote(id, safe='', errors='replace')}", CallDetails)
         dispatchers.report({url: error for url, error in answers.refused.items() if error.status != 404})
         if not answers.found:
@@ -321,7 +313,7 @@ def show(settings: Settings, id: str, urls: Urls = None, token: Token = "", json
                 "'dispatch calls' lists the calls; a dispatcher remembers 1,000, and 200 failed ones",
                 Exit.FAILED,
             )
-        named = {AdminEndpoint(url).url for url in urls or ()}
+        named = {AdminEndpoint(url).url for url in endpoints.urls or ()}
         # Each process counts its calls from 1: one of a process that was named is meant, others may have the same id.
         chosen = [each for each in answers.found if each[0] in named] or answers.found
         return [{**call, "process": dispatchers.names[url]} for url, call in chosen]

@@ -46,10 +46,8 @@ at Python's 700, each burst of 24 calls was looked at, which took 8 % of the tim
 @with_settings(*ADMIN, "broker", "token_file", "trust_certs")
 def relay(
     settings: Settings,
-    config: Annotated[str, typer.Option("--config", "-c", metavar="FILE", help="Configuration in JSON or YAML.")],
-    json: Annotated[
-        bool, typer.Option("--json", help="Report events (ready, changed, reloaded, stopped) as lines of JSON.")
-    ] = False,
+    config: Annotated[str, typer.Option("--config", "-c")],
+    json: bool = False,
 ) -> None:
     """Stand between unmodified agents and unmodified tool services: consume the public topics of the services, and forward
     each request to their instances with every guard of a dispatcher.
@@ -61,6 +59,10 @@ def relay(
 
     SIGHUP, and a change of the file, put the configuration in force again; with a mistake the former one stays. SIGTERM and
     Ctrl-C stop: calls in flight finish; a second one cancels them. The exit code after SIGTERM is 0, after Ctrl-C 130.
+
+    Args:
+        config (FILE): Configuration in JSON or YAML.
+        json: Report events (ready, changed, reloaded, stopped) as lines of JSON.
     """
     admin_settings = settings.load_admin()
     try:

@@ -20,7 +20,7 @@ import typer
 
 from dispatch._internal import cancel_and_wait
 from dispatch.admin.api import CallDetails, ToolDetails
-from dispatch.cli.admin import AdminError, Fleet, Token, Urls, find_fleet
+from dispatch.cli.admin import AdminError, Endpoints, Fleet, find_fleet
 from dispatch.cli.base import (
     Exit,
     Settings,
@@ -99,11 +99,7 @@ INSTANCE_KEYS: Final = {"e": "eject", "a": "admit", "d": "drain"}
 
 @with_settings("broker", "token_file", "trust_certs", "trust")
 def top(
-    settings: Settings,
-    urls: Urls = None,
-    token: Token = "",
-    every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.1, help="Seconds between updates.")] = 1.0,
-    json: Annotated[bool, typer.Option("--json", help="Print the present values as one line of JSON.")] = False,
+    settings: Settings, endpoints: Endpoints, every: Annotated[float, typer.Option(min=0.1)] = 1.0, json: bool = False
 ) -> None:
     """Watch running processes, and act on them.
 
@@ -118,14 +114,18 @@ def top(
 
     Processes are started with --admin, connect(admin=…) or ToolServer(admin=…). Without a terminal the screen is printed
     once. The exit code is 1 if no process answers.
+
+    Args:
+        every (SECONDS): Seconds between updates.
+        json: Print the present values as one line of JSON.
     """
-    answers = run_async(_top(settings, urls, token, every, json))
+    answers = run_async(_top(settings, endpoints, every, json))
     if not answers:
         raise typer.Exit(Exit.FAILED)
 
 
-async def _top(settings: Settings, urls: Sequence[str] | None, token: str, every: float, json: bool) -> bool:
-    screen = TopScreen(await find_fleet(settings, urls, token), _user())
+async def _top(settings: Settings, endpoints: Endpoints, every: float, json: bool) -> bool:
+    screen = TopScreen(await find_fleet(settings, endpoints), _user())
     if json:
         screen.values = await screen.fleet.fetch(PATHS)
         print_json(screen.values)

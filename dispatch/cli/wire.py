@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -51,18 +52,24 @@ MIN_FLEET_WAIT_S: Final = 1.2
 WATCH_S: Final = 2.0
 """Seconds between two questions with ``--watch``."""
 
-_Service = Annotated[str | None, typer.Argument(metavar="SERVICE", help="Id of a service. Default: all.")]
-_Topic = Annotated[
-    str, typer.Option("--topic", metavar="TOPIC", envvar="DISPATCH_ANNOUNCEMENTS", help="Topic of the announcements.")
-]
-_Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0.1, help="Time for answers.")]
-_Watch = Annotated[bool, typer.Option("--watch", "-w", help=f"Ask again every {WATCH_S:g} s, until Ctrl-C.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print each round of answers as one line of JSON.")]
 
+@dataclass(frozen=True)
+class Asking:
+    """Which services are asked, and how often.
 
-_Fleet = Annotated[
-    str | None, typer.Option("--fleet", metavar="NAME", help="Dispatchers of this fleet, in place of services.")
-]
+    Attributes:
+        service (SERVICE): Id of a service. Default: all.
+        topic (TOPIC): Topic of the announcements.
+        wait (SECONDS): Time for answers.
+        watch: Ask again every 2 s, until Ctrl-C.
+        json: Print each round of answers as one line of JSON.
+    """
+
+    service: Annotated[str | None, typer.Argument()] = None
+    topic: Annotated[str, typer.Option(envvar="DISPATCH_ANNOUNCEMENTS")] = DEFAULT_TOPIC
+    wait: Annotated[float, typer.Option(min=0.1)] = DEFAULT_WAIT_S
+    watch: Annotated[bool, typer.Option("--watch", "-w")] = False
+    json: bool = False
 
 
 class WireInstance(msgspec.Struct, frozen=True):
@@ -94,14 +101,7 @@ class WireInstance(msgspec.Struct, frozen=True):
 
 
 @with_settings("broker", "token_file", "trust_certs", "trust")
-def ping(
-    settings: Settings,
-    service: _Service = None,
-    topic: _Topic = DEFAULT_TOPIC,
-    wait: _Wait = DEFAULT_WAIT_S,
-    watch: _Watch = False,
-    json: _Json = False,
-) -> None:
+def ping(settings: Settings, asking: Asking) -> None:
     """List the instances of services that announce themselves.
 
     [bold]dispatch ping[/bold]
@@ -114,38 +114,22 @@ def ping(
     def show(found: Sequence[WireInstance]) -> Rows:
         return Rows({**_names(found), "age": [_age(each) for each in found]}, style="cyan")
 
-    _run(settings, Question(service=service or "", stats=True), topic, wait, watch=watch, json=json, show=show)
+    _run(settings, asking, show)
 
 
 @with_settings("broker", "token_file", "trust_certs", "trust")
-def info(
-    settings: Settings,
-    service: _Service = None,
-    topic: _Topic = DEFAULT_TOPIC,
-    wait: _Wait = DEFAULT_WAIT_S,
-    watch: _Watch = False,
-    json: _Json = False,
-) -> None:
+def info(settings: Settings, asking: Asking) -> None:
     """Show topics, tools, labels and trust of the instances of services that announce themselves.
 
     [bold]dispatch info shop[/bold]
 
     Of descriptors in several parts the tools of the first part are shown. The exit code is 1 if none answers.
     """
-    question = Question(service=service or "", part=1, stats=True)
-    _run(settings, question, topic, wait, watch=watch, json=json, show=show_info)
+    _run(settings, asking, show_info, part=1)
 
 
 @with_settings("broker", "token_file", "trust_certs", "trust")
-def stats(
-    settings: Settings,
-    service: _Service = None,
-    topic: _Topic = DEFAULT_TOPIC,
-    wait: _Wait = DEFAULT_WAIT_S,
-    watch: _Watch = False,
-    json: _Json = False,
-    fleet: _Fleet = None,
-) -> None:
+def stats(settings: Settings, asking: Asking, fleet: str | None = None) -> None:
     """Show load and counters of the instances of services that announce themselves; with --fleet the dispatchers of a fleet,
     their shares of limits, and quotas.
 
@@ -154,11 +138,14 @@ def stats(
     [bold]dispatch stats --fleet shop[/bold]
 
     The exit code is 1 if none answers.
+
+    Args:
+        fleet (NAME): Dispatchers of this fleet, in place of services.
     """
     if fleet is not None:
-        _run_fleet(settings, fleet, wait, watch=watch, json=json)
-        return
-    _run(settings, Question(service=service or "", stats=True), topic, wait, watch=watch, json=json, show=show_stats)
+        _run_fleet(settings, asking, fleet)
+    else:
+        _run(settings, asking, show_stats)
 
 
 def show_info(found: Sequence[WireInstance]) -> Rows:
@@ -205,18 +192,17 @@ def _trust(each: WireInstance) -> str:
     return f"by proof, without its {', '.join(each.ignored)}" if each.ignored else "by proof"
 
 
-def _run(
-    settings: Settings, question: Question, topic: str, wait: float, *, watch: bool, json: bool, show: Any
-) -> None:
+def _run(settings: Settings, asking: Asking, show: Callable[[Sequence[WireInstance]], Rows], part: int = 0) -> None:
     try:
-        name = TopicName.parse(topic.strip(), example=DEFAULT_TOPIC)
+        name = TopicName.parse(asking.topic.strip(), example=DEFAULT_TOPIC)
     except TopicError as error:
         raise CliError(f"--topic: {error.problem}.", error.fix) from None
     trust = settings.load_trust().within(name.tenant)
+    question = Question(service=asking.service or "", part=part, stats=True)
 
     async def ask(broker: ConfigBroker) -> bool:
-        found = await collect(broker, str(name), question, wait, trust)
-        if json:
+        found = await collect(broker, str(name), question, asking.wait, trust)
+        if asking.json:
             print_json([msgspec.to_builtins(each) for each in found])
         elif found:
             show(found).print()
@@ -225,27 +211,26 @@ def _run(
             print_out(f"{what} answers on {name}. 'dispatch serve' starts one.")
         return bool(found)
 
-    _repeat(settings, "dispatch ping", ask, WATCH_S - wait if watch else None)
+    _repeat(settings, "dispatch ping", ask, asking)
 
 
-def _repeat(
-    settings: Settings, command: str, ask: Callable[[ConfigBroker], Awaitable[bool]], pause: float | None
-) -> None:
-    """Call ``ask``, again after ``pause`` seconds until Ctrl-C; None: once, and exit with 1 if there was no answer."""
+def _repeat(settings: Settings, command: str, ask: Callable[[ConfigBroker], Awaitable[bool]], asking: Asking) -> None:
+    """Call ``ask``: with ``--watch`` every :data:`WATCH_S` until Ctrl-C, otherwise once, and exit with 1 if there was no
+    answer."""
 
     async def run() -> bool:
         async with connect_broker(settings, command) as broker:
             while True:
                 has_answers = await ask(broker)
-                if pause is None:
+                if not asking.watch:
                     return has_answers
-                await asyncio.sleep(max(0.0, pause))
+                await asyncio.sleep(max(0.0, WATCH_S - asking.wait))
 
     if not run_async(run()):
         raise typer.Exit(Exit.FAILED)
 
 
-def _run_fleet(settings: Settings, name: str, wait: float, *, watch: bool, json: bool) -> None:
+def _run_fleet(settings: Settings, asking: Asking, name: str) -> None:
     try:
         topic = fleet_topic(name)
     except ValueError as error:
@@ -255,8 +240,8 @@ def _run_fleet(settings: Settings, name: str, wait: float, *, watch: bool, json:
         ) from None
 
     async def ask(broker: ConfigBroker) -> bool:
-        reports, table = await ask_fleet(broker, topic, max(wait, MIN_FLEET_WAIT_S))
-        if json:
+        reports, table = await ask_fleet(broker, topic, max(asking.wait, MIN_FLEET_WAIT_S))
+        if asking.json:
             print_json({"members": msgspec.to_builtins(reports), "table": msgspec.to_builtins(table)})
         elif reports:
             show_fleet(reports, table)
@@ -264,7 +249,7 @@ def _run_fleet(settings: Settings, name: str, wait: float, *, watch: bool, json:
             print_out(f"No dispatcher of the fleet '{name}' answers on {topic}. Use connect(fleet={name!r}).")
         return bool(reports)
 
-    _repeat(settings, "dispatch stats", ask, WATCH_S - wait if watch else None)
+    _repeat(settings, "dispatch stats", ask, asking)
 
 
 async def ask_fleet(broker: ConfigBroker, topic: str, wait: float) -> tuple[dict[str, Report], Table | None]:
