@@ -125,10 +125,6 @@ def _unlink(last: Any) -> list[Any]:
     return found[::-1]
 
 
-def _shorten_user(user: object) -> str:
-    return user[:MAX_USER_CHARS] if isinstance(user, str) else ""
-
-
 class _Nothing(msgspec.Struct, frozen=True):
     """Of a call for which nothing was sent."""
 
@@ -138,6 +134,7 @@ class _Nothing(msgspec.Struct, frozen=True):
 
 
 _NOTHING: Final = _Nothing()
+_CANCELLATION: Final = DispatchError(ErrorType.CANCELLED, "")
 
 
 class ToolCalls:
@@ -175,7 +172,7 @@ class ToolCalls:
         request, wait, arguments = noted.last_request, noted.last_wait, noted.arguments
         seconds, chunks = result.duration, result.chunks
         if type(user) is not str or len(user) > MAX_USER_CHARS:
-            user = _shorten_user(user)
+            user = user[:MAX_USER_CHARS] if isinstance(user, str) else ""
         call = RecordedCall(self.tool, user, started, seconds, trace_id, number, chunks, request, wait, arguments)
         recent.calls.append(call)
         if started + seconds >= recent.slot_end:
@@ -197,19 +194,8 @@ class ToolCalls:
 
     def add_cancelled(self, user: str, started: float, seconds: float, trail: CallTrail | None, trace_id: str) -> None:
         """See :meth:`dispatch.telemetry.observers.CallRecords.add_cancelled`."""
-        recent, noted = self.recent, trail or _NOTHING
-        recent.total = number = recent.total + 1
-        request, wait, arguments = noted.last_request, noted.last_wait, noted.arguments
-        user = _shorten_user(user)
-        call = RecordedCall(self.tool, user, started, seconds, trace_id, number, 0, request, wait, arguments)
-        call.outcome = _CANCELLED
-        call.error = str(ErrorType.CANCELLED)
-        recent.calls.append(call)
-        if call.ended >= recent.slot_end:
-            recent.count(call.ended)
-        self._add_user(user)
-        self._add_failure(call)
-        recent.listeners.publish(call)
+        result = CallResult(self.tool.label, _CANCELLED, error=_CANCELLATION, duration=seconds)
+        self.add(user, started, result, trail, trace_id)
 
     def _add_user(self, user: str) -> None:
         if len(self.uncounted) >= MAX_UNCOUNTED:
