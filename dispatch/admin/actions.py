@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from dispatch._internal import excerpt
-from dispatch.admin.views import DispatcherViews, EventLog, ServiceViews, Values
+from dispatch.admin.views import DispatcherViews, ServiceViews, Values
 from dispatch.catalog import CatalogError
 from dispatch.catalog.approvals import ApprovalsError
 from dispatch.errors import DispatchError
@@ -60,13 +60,11 @@ class Actions:
 
     Args:
         views: of the process.
-        log: events of the process.
         events: of the dispatcher; None: of a service.
     """
 
-    def __init__(self, views: DispatcherViews | ServiceViews, log: EventLog, events: Events | None) -> None:
+    def __init__(self, views: DispatcherViews | ServiceViews, events: Events | None) -> None:
         self._views = views
-        self._log = log
         self._events = events
         self._undo: dict[str, tuple[asyncio.TimerHandle, Callable[[], str]]] = {}
         """What undoes the actions that end by themselves, and when, by their targets."""
@@ -111,7 +109,7 @@ class Actions:
             loop = asyncio.get_running_loop()
             timer = loop.call_later(request.seconds, self._undo_action, undo, user, shown, request.seconds)
             self._undo[shown] = timer, undo
-        return self._log.latest()[0]
+        return self._views.events.latest()[0]
 
     def _undo_action(self, undo: Callable[[], str], user: str, shown: str, seconds: float) -> None:
         del self._undo[shown]
@@ -129,7 +127,7 @@ class Actions:
             extra={f"dispatch_{name}": value for name, value in msgspec.structs.asdict(event).items()},
         )
         if self._events is None:
-            self._log.record(event)
+            self._views.events.record(event)
         else:
             self._events.publish(event)  # the log is one of its listeners
 

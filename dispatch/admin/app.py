@@ -39,7 +39,6 @@ from dispatch.admin.peers import EndpointAnnouncer
 from dispatch.admin.recent import RecentCalls, RecordedCall
 from dispatch.admin.views import (
     DispatcherViews,
-    EventLog,
     ObservedService,
     ServiceViews,
     Values,
@@ -408,9 +407,7 @@ class AdminApi:
 
     Args:
         views: what it shows.
-        events: of the process.
         settings: of the endpoint.
-        started: of the process, in seconds since the epoch.
         actions: on the process.
         callers: of the endpoint.
 
@@ -418,15 +415,12 @@ class AdminApi:
         announcers: of the endpoint.
     """
 
-    def __init__(
-        self, views: Views, events: EventLog, settings: Admin, started: float, actions: Actions, callers: Callers
-    ) -> None:
+    def __init__(self, views: Views, settings: Admin, actions: Actions, callers: Callers) -> None:
         self._actions = actions
         self._views = views
-        self._events = events
         self._settings = settings
         self._callers = callers
-        self._started = started
+        self._started = time.time()
         self.announcers: list[EndpointAnnouncer] = []
         self._clock = loop_clock()
         self._wall = 0.0
@@ -435,9 +429,10 @@ class AdminApi:
             (lambda _: lambda: None) if recent is None else recent.subscribe,
             lambda call: encode_event("call", describe_call(call, self.wall)),
         )
-        self._changes: Stream[Values] = Stream(events.subscribe, lambda event: encode_event(event["event"], event))
+        subscribe = views.events.subscribe
+        self._changes: Stream[Values] = Stream(subscribe, lambda event: encode_event(event["event"], event))
         self._console = Console(self, views)
-        events.subscribe(self._console.on_event)
+        subscribe(self._console.on_event)
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -506,7 +501,7 @@ class AdminApi:
 
     def list_events(self) -> list[Values]:
         """Return ``/api/events``."""
-        return self._events.latest()
+        return self._views.events.latest()
 
     def count_viewers(self) -> int:
         """Return how many pages are open."""
@@ -602,9 +597,8 @@ class AdminEndpoint:
     Args:
         settings: address, tokens and hosts.
         views: what it shows.
-        events: of the process.
         telemetry: whose metrics it serves.
-        actions: on the process.
+        events: of the dispatcher; None: of a service.
 
     Attributes:
         url: once it is started.
@@ -613,11 +607,13 @@ class AdminEndpoint:
         TransportError: the address is in use, or not of this machine.
     """
 
-    def __init__(self, settings: Admin, views: Views, events: EventLog, telemetry: Telemetry, actions: Actions) -> None:
-        self._actions = actions
+    def __init__(
+        self, settings: Admin, views: DispatcherViews | ServiceViews, telemetry: Telemetry, events: Events | None
+    ) -> None:
+        self._actions = Actions(views, events)
         host, port = parse_host_port(settings.address)
         callers = Callers(settings)
-        self._api = AdminApi(views, events, settings, time.time(), actions, callers)
+        self._api = AdminApi(views, settings, self._actions, callers)
         answer = self._api.answer_error
         handlers: dict[Any, Any] = {ApiError: answer, 404: answer, 405: answer}
         app = Starlette(routes=self._api.routes(), exception_handlers=handlers)
@@ -714,10 +710,9 @@ class DispatcherAdmin(AdminEndpoint):
         self._transport = transport
         self._registry = live.registry
         topics = self._find_topics()  # before the address is in use: it may raise TopicError
-        log = EventLog()
-        self.views = DispatcherViews(runtime, live, recent, log, name, runtime.broker_url)
-        super().__init__(settings, self.views, log, telemetry, Actions(self.views, log, events))
-        events.subscribe(log.record)
+        self.views = DispatcherViews(runtime, live, recent, name)
+        super().__init__(settings, self.views, telemetry, events)
+        events.subscribe(self.views.events.record)
         self.start()
         self.announce(transport, topics)
         events.subscribe(self._on_event)
@@ -752,14 +747,13 @@ class ServiceAdmin(AdminEndpoint):
     def __init__(
         self, settings: Admin, servers: Sequence[ObservedService], telemetry: Telemetry, transport: Transport
     ) -> None:
-        log = EventLog()
+        views = ServiceViews(servers)
 
         def record_connection(is_connected: bool, seconds: float) -> None:
-            log.record(BrokerChanged(time.time(), transport.url, is_connected, round(seconds, 3)))
+            views.events.record(BrokerChanged(time.time(), transport.url, is_connected, round(seconds, 3)))
 
         transport.on_connection_change(record_connection)
-        views = ServiceViews(servers, log)
-        super().__init__(settings, views, log, telemetry, Actions(views, log, None))
+        super().__init__(settings, views, telemetry, None)
         self.start()
         self._servers = servers
         self._transport = transport

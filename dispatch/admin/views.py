@@ -39,6 +39,8 @@ class Views(Protocol):
     """What a process shows. Every method returns JSON values (docs/reference/admin-api.md); a process that has none of a
     kind inherits the empty lists."""
 
+    events: EventLog
+
     @property
     def kind(self) -> str: ...
     @property
@@ -109,22 +111,17 @@ class DispatcherViews:
         runtime: of the dispatcher.
         live: its catalogue.
         recent: its calls.
-        events: its events.
         name: the dispatcher's id.
-        broker: URL of the broker.
     """
 
     kind = "dispatcher"
 
-    def __init__(
-        self, runtime: Runtime, live: LiveCatalog, recent: RecentCalls, events: EventLog, name: str, broker: str
-    ) -> None:
+    def __init__(self, runtime: Runtime, live: LiveCatalog, recent: RecentCalls, name: str) -> None:
         self.runtime = runtime
         self.live = live
         self.recent = recent
-        self.events = events
+        self.events = EventLog()
         self._name = name
-        self._broker = broker
         self._started = recent.clock()
         self.is_started = False
         self.deadlines: dict[tuple[str, str | None, str | None], float] = {}
@@ -147,7 +144,7 @@ class DispatcherViews:
         rates = [self._rate([each]) for each in known]
         return {
             "name": self._name,
-            "broker": self._broker,
+            "broker": self.runtime.broker_url,
             "tools": len(self.live.resolver.catalog.tools),
             "calls": recent.total,
             "failed": sum(each.failed for each in known),
@@ -440,15 +437,14 @@ class ServiceViews(Views):
 
     Args:
         servers: of the process.
-        events: of the process.
     """
 
     kind = "service"
     recent = None
 
-    def __init__(self, servers: Sequence[ObservedService], events: EventLog) -> None:
+    def __init__(self, servers: Sequence[ObservedService]) -> None:
         self.servers = servers
-        self.events = events
+        self.events = EventLog()
         self._clock = loop_clock()
         self._before = (self._clock(), 0)
         self._rate = 0.0
