@@ -225,7 +225,7 @@ def _put_json(
                 for id, found in (*((source.id, source.problems) for source in sources), ("", problems))
                 for problem in found
             ],
-            "plan": None if plans is None else [as_dict(plan) for plan in plans],
+            "plan": msgspec.to_builtins(plans),
             **relay,
         }
     )
@@ -433,14 +433,14 @@ class Row(msgspec.Struct, frozen=True):
         guard: one of :data:`GUARDS`.
         key, value: as of :class:`dispatch.policy.PolicyValue`.
         source: ``default``, ``user`` (the policy that a dispatcher was given), ``service`` or ``tool``.
-        without_effect: why the value has no effect for this tool; "": it has.
+        without_effect: why the value has no effect for this tool; None: it has.
     """
 
     guard: str
     key: str
     value: Any
     source: str
-    without_effect: str = ""
+    without_effect: str | None = None
 
 
 class ToolPlan(msgspec.Struct, frozen=True):
@@ -451,7 +451,7 @@ class ToolPlan(msgspec.Struct, frozen=True):
         guards: those that are on and have an effect.
         retries: how many attempts, and after which failures.
         requests: how requests are distributed.
-        promise: the service level objectives, in words; "": none.
+        promise: the service level objectives, in words; None: there are none.
         rows: every value, by guard.
     """
 
@@ -460,7 +460,7 @@ class ToolPlan(msgspec.Struct, frozen=True):
     guards: tuple[str, ...]
     retries: str
     requests: str
-    promise: str
+    promise: str | None
     rows: tuple[Row, ...]
 
     @property
@@ -487,14 +487,14 @@ def plan_of(catalog: Catalog, name: str, user: Mapping[str, Any] = FrozenDict())
     found: dict[str, list[Row]] = {guard: [] for guard in GUARDS}
     for key, value, source in explain_policy(policy, ((USER, user), (SERVICE, service.policy), (TOOL, tool.policy))):
         guard = _GUARD_OF[key.partition(".")[0].replace("-", "_")]
-        found[guard].append(Row(guard, key, value, source, idle.get(key, "")))
+        found[guard].append(Row(guard, key, value, source, idle.get(key)))
     return ToolPlan(
         target.label,
         service.id,
         tuple(guard for guard in GUARDS if _is_on(guard, policy, idle)),
         _retries(target, tool),
         _requests(target),
-        describe_slo(policy.slo),
+        describe_slo(policy.slo) or None,
         tuple(chain.from_iterable(found.values())),
     )
 
@@ -623,7 +623,7 @@ def _requests(target: ResolvedTool) -> str:
     return f"{policy.balancing.strategy} over {found}{own}"
 
 
-# Formats of the plan of a tool: a summary, all details, and JSON.
+# Formats of the plan of a tool: a summary, and all details.
 
 
 UNITS = "Times are in seconds, sizes in bytes, shares from 0 to 1."
@@ -676,12 +676,6 @@ def format_details(plan: ToolPlan) -> str:
         rows.append((f"  {shown}", key, _format_value(row), row.source, note))
     lines.append(make_printable(align_columns(rows)))
     return "\n".join(lines)
-
-
-def as_dict(plan: ToolPlan) -> dict[str, Any]:
-    """Return the plan as plain values, for ``--json``."""
-    rows = [{**asdict(row), "without_effect": row.without_effect or None} for row in plan.rows]
-    return {**asdict(plan), "promise": plan.promise or None, "rows": rows}
 
 
 def _promise_rows(plan: ToolPlan) -> list[tuple[str, str]]:
