@@ -894,6 +894,20 @@ async def run_until(stop: asyncio.Event, main: Coroutine[Any, Any, object]) -> b
         await cancel_and_wait((task, stopped))
 
 
+async def run_first(*mains: Coroutine[Any, Any, T]) -> T:
+    """Run coroutines until the first of them ends, and return its result; the others are cancelled.
+
+    Raises:
+        Exception: of the one that has ended.
+    """
+    tasks = [asyncio.ensure_future(main) for main in mains]
+    try:
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(task for task in tasks if task in ended).result()
+    finally:
+        await cancel_and_wait(tasks)
+
+
 def report_admin(url: str | None) -> None:
     """Report the address of the admin endpoint, and from now on what operators do there: the audit log has a level of its
     own, so that an action that raises the level of ``dispatch`` does not hide the actions after it."""

@@ -7,11 +7,10 @@ import logging
 import sys
 import textwrap
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from dispatch._internal import cancel_and_wait
 from dispatch.cli.base import (
     Exit,
     Settings,
@@ -23,6 +22,7 @@ from dispatch.cli.base import (
     print_json,
     print_out,
     run_async,
+    run_first,
     show_logs,
     with_settings,
 )
@@ -99,7 +99,7 @@ async def _live(run: Demo) -> Summary:
             live.update(live_view(run, *target.size), refresh=True)
 
         try:
-            return await _run_with_display(run, show, LIVE_EVERY_S)
+            return await _run_with_display(run, show)
         finally:
             show()
 
@@ -118,27 +118,20 @@ async def _plain(run: Demo) -> Summary:
         ticks += 1
 
     try:
-        return await _run_with_display(run, show, LIVE_EVERY_S)
+        return await _run_with_display(run, show)
     finally:
         show(progress=False)
 
 
-async def _run_with_display(run: Demo, show: Callable[[], None], every: float) -> Summary:
-    """Run the demo and call ``show`` every ``every`` seconds. An error of ``show`` ends the run."""
+async def _run_with_display(run: Demo, show: Callable[[], None]) -> Summary:
+    """Run the demo and call ``show`` every :data:`LIVE_EVERY_S` seconds. An error of ``show`` ends the run."""
 
-    async def refresh() -> None:
+    async def refresh() -> NoReturn:
         while True:
             show()
-            await asyncio.sleep(every)
+            await asyncio.sleep(LIVE_EVERY_S)
 
-    running, refreshing = asyncio.ensure_future(run.run()), asyncio.ensure_future(refresh())
-    try:
-        await asyncio.wait({running, refreshing}, return_when=asyncio.FIRST_COMPLETED)
-        if refreshing.done():
-            refreshing.result()  # raises its error: it ends only by one
-        return running.result()
-    finally:
-        await cancel_and_wait((running, refreshing))
+    return await run_first(refresh(), run.run())
 
 
 # Display of the running demo: a live view for a terminal, plain lines for a pipe.

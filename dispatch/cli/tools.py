@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import msgspec
 import typer
 
-from dispatch._internal import cancel_and_wait, join_names
+from dispatch._internal import join_names
 from dispatch.catalog import Catalog, CatalogError, Problem, ServiceDescriptor, ToolDescriptor, UnknownToolError
 from dispatch.catalog.approvals import Approvals
 from dispatch.catalog.catalog import ListConditions, fingerprint, service_fingerprint
@@ -41,6 +41,7 @@ from dispatch.cli.base import (
     print_result,
     print_warning,
     run_async,
+    run_first,
     show_logs,
     with_settings,
 )
@@ -862,7 +863,7 @@ _NO_STATE: Final = WatchedState({}, (), {}, None)
 
 ShowChange = Callable[[Event | str | None, Sequence[str], WatchedState], object]
 """Shows an event, or a note that is no event, with the lines for the tools that changed and the state after it. None: the
-state at the start, or circuits that became known."""
+state at the start; an empty note: circuits became known."""
 
 
 @dataclass
@@ -904,14 +905,7 @@ class ToolWatch:
             self.is_started = True
             self.show(None, (), state)
             self._state = state
-            tasks = [asyncio.create_task(self._follow_events(events)), asyncio.create_task(self._follow_circuits())]
-            try:
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                for task in tasks:
-                    if task.done():
-                        task.result()
-            finally:
-                await cancel_and_wait(tasks)
+            await run_first(self._follow_events(events), self._follow_circuits())
 
     async def _follow_events(self, events: EventStream) -> None:
         async for event in events:
@@ -961,7 +955,7 @@ class ToolWatch:
             self._metrics_problem = problem
             self.show(problem or "The metrics are read again.", (), now)
         elif circuits != state.circuits:
-            self.show(None, (), now)
+            self.show("", (), now)
         for tool, circuit in circuits.items():
             former = self._known_circuits.get(tool, circuit)
             if tool in state.tools and former != circuit:
@@ -980,7 +974,7 @@ MAX_LINES: Final = 10
 def describe_event(event: Event | str | None, changes: Sequence[str]) -> list[str]:
     """Return the lines of an event or a note."""
     match event:
-        case None:
+        case None | "":
             return []
         case str():
             lines = [event]
@@ -1008,18 +1002,15 @@ def show_as_json(catalog: Callable[[], Catalog]) -> ShowChange:
     Args:
         catalog: returns the catalogue in force.
     """
-    is_started = False
 
     def show(event: Event | str | None, _changes: Sequence[str], state: WatchedState) -> None:
-        nonlocal is_started
-        if isinstance(event, str):
-            print_json({"event": "note", "at": time.time(), "note": event})
-        elif event is not None:
-            print_json(event.as_dict())
-        elif not is_started:
+        if event is None:
             tools = [each.as_dict(catalog()) for each in state.tools.values()]
             print_json({"event": "tools", "at": time.time(), "sources": dict(state.sources), "tools": tools})
-        is_started = True
+        elif not isinstance(event, str):
+            print_json(event.as_dict())
+        elif event:
+            print_json({"event": "note", "at": time.time(), "note": event})
 
     return show
 
@@ -1030,18 +1021,15 @@ def show_as_lines(*, shows_unused: bool) -> ShowChange:
     Args:
         shows_unused: also what is not in force.
     """
-    is_started = False
 
     def show(event: Event | str | None, changes: Sequence[str], state: WatchedState) -> None:
-        nonlocal is_started
-        if not is_started:
+        if event is None:
             list_tools(list(state.tools.values()), state.circuits).print()
             if shows_unused:
                 print_unused(state.unused)
             print_out("")
         for line in describe_event(event, changes):
             print_out(line)
-        is_started = True
 
     return show
 

@@ -517,12 +517,12 @@ class Recorder:
         self.states: list[WatchedState] = []
 
     def show(self, event: Event | str | None, changes: Sequence[str], state: WatchedState) -> None:
-        if isinstance(event, str):
-            self._record("note", event, state)
-        elif event is not None:
-            self._record(type(event).__name__, list(changes), state)
-        elif not self.states:
+        if event is None:
             self._record("start", sorted(state.tools), state)
+        elif not isinstance(event, str):
+            self._record(type(event).__name__, list(changes), state)
+        elif event:
+            self._record("note", event, state)
         else:
             self._record("state", dict(state.circuits or {}), state)
 
