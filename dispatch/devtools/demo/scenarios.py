@@ -494,8 +494,7 @@ class NoisyUser(Scenario):
         super().__init__(context)
         self.unexpected = 0
         self.rejection: str | None = None
-        self._began: float | None = None
-        self.seconds = 0.0
+        self._began = self.seconds = 0.0
 
     async def call_as(self, name: str) -> None:
         pause = NOISY_USER_PAUSE_S if name == NOISY_USER else OTHERS_PAUSE_S
@@ -515,12 +514,12 @@ class NoisyUser(Scenario):
                     self.context.record(f"{name}'s model reads: “{self.rejection}”")
             else:
                 self.unexpected += 1
-            self.seconds = self.context.clock() - self._start
+            self.seconds = self.context.clock() - self._began
             await asyncio.sleep(pause)
 
     async def run_steps(self) -> None:
         self.context.board.track_users(self.agents)
-        self._began = self.context.clock()
+        self._began = self.context.clock()  # before the first step of the agents
         self.context.record(
             f"{NOISY_USER} calls {LIMITED_TOOL} up to {1 / NOISY_USER_PAUSE_S:.0f} times a second, {len(OTHERS)} others "
             f"rarely; each user's limit is {world.USER_RATE.rate}."
@@ -534,11 +533,6 @@ class NoisyUser(Scenario):
             f"{NOISY_USER}: {noisy.admitted} calls admitted, {noisy.rejected} rejected. "
             f"Other users: {admitted} and {rejected}."
         )
-
-    @property
-    def _start(self) -> float:
-        assert self._began is not None  # run_steps sets it before the callers' first step
-        return self._began
 
     def _others(self) -> tuple[int, int]:
         others = [self.context.board.users[name] for name in OTHERS]
