@@ -1588,17 +1588,13 @@ def _start_process(report: Report, port: int, web_port: int, wipe: bool) -> Deta
             # Written before the process is detached, so that it can always be found and stopped.
             on_spawn=lambda broker: _write(describe(broker)),
         )
-    except LocalBrokerError as error:
+    except BaseException as error:
         _state_file().unlink(missing_ok=True)
-        if new:
-            raise
-        raise LocalBrokerError(f"{error}\nIf its stored data are damaged: dispatch broker start --wipe") from error
-    except OSError as error:  # the disk is full, for instance
-        _state_file().unlink(missing_ok=True)
-        fix = "free space there, or set DISPATCH_CACHE to another folder"
-        raise LocalBrokerError(f"{data_dir} cannot be written: {error.strerror or error}; {fix}") from error
-    except BaseException:
-        _state_file().unlink(missing_ok=True)
+        if isinstance(error, LocalBrokerError) and not new:
+            raise LocalBrokerError(f"{error}\nIf its stored data are damaged: dispatch broker start --wipe") from error
+        if isinstance(error, OSError):  # the disk is full, for instance
+            fix = "free space there, or set DISPATCH_CACHE to another folder"
+            raise LocalBrokerError(f"{data_dir} cannot be written: {error.strerror or error}; {fix}") from error
         raise
     create_namespaces(broker.admin())
     return describe(broker)
