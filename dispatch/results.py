@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 import msgspec
 
 from dispatch._internal import scalar_text, scalar_value, yield_to_others
+from dispatch.documents import is_whole
 from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, ToolError
 from dispatch.result import CallResult
 from dispatch.schemas import Mistake, ValidatorCache, join_mistakes
@@ -312,9 +313,9 @@ class ResultStore:
                 f"{RETENTION_S / 60:g} minutes. Give the handle as the cut result names it, or call the tool again.",
             )
         total = len(entry.text)
-        if not _is_number(offset) or not 0 <= offset <= total:
+        if not is_whole(offset) or not 0 <= offset <= total:
             _refuse("offset", f"a whole number from 0 to {total}", offset)
-        if not _is_number(limit) or limit < 1:
+        if not is_whole(limit) or limit < 1:
             _refuse("limit", "a whole number above 0", limit)
         return ResultPage(entry.text[offset : offset + limit], offset, total)
 
@@ -336,10 +337,6 @@ class ResultStore:
         self._bytes_of[entry.user] -= entry.size
         if not self._handles_of[entry.user]:
             del self._handles_of[entry.user], self._bytes_of[entry.user]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _refuse(name: str, expected: str, given: object) -> NoReturn:
