@@ -101,10 +101,8 @@ def answer_json(value: object, status: int = 200) -> Response:
 
 def answer_error(status: int, text: str) -> Response:
     """Return the response to a request that is refused."""
-    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-    response = answer_json({"error": text}, status)
-    response.headers.update(headers)
-    return response
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return Response(msgspec.json.encode({"error": text}), status, headers, "application/json")
 
 
 class SignIn(msgspec.Struct, forbid_unknown_fields=True):
@@ -272,6 +270,9 @@ class Stream(Generic[T]):
     Args:
         subscribe: calls a function with each item; returns a function that ends that.
         encode: returns the event of an item.
+
+    Attributes:
+        readers: which items each of them accepts, by its queue.
     """
 
     def __init__(
@@ -280,17 +281,12 @@ class Stream(Generic[T]):
         self._subscribe = subscribe
         self._encode = encode
         self._unsubscribe: Callable[[], None] | None = None
-        self._readers: dict[asyncio.Queue[bytes | None], Callable[[T], bool]] = {}
+        self.readers: dict[asyncio.Queue[bytes | None], Callable[[T], bool]] = {}
         self.is_closed = False
-
-    @property
-    def readers(self) -> int:
-        """How many there are."""
-        return len(self._readers)
 
     def _publish(self, item: T) -> None:
         text = None
-        for queue, accepts in list(self._readers.items()):
+        for queue, accepts in list(self.readers.items()):
             if accepts(item):
                 text = text or self._encode(item)
                 if queue.full():
@@ -306,15 +302,15 @@ class Stream(Generic[T]):
         queue.put_nowait(None)
 
     def _forget(self, queue: asyncio.Queue[bytes | None]) -> None:
-        self._readers.pop(queue, None)
-        if not self._readers and self._unsubscribe is not None:
+        self.readers.pop(queue, None)
+        if not self.readers and self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None
 
     def close(self) -> None:
         """End all readers."""
         self.is_closed = True
-        for queue in list(self._readers):
+        for queue in list(self.readers):
             self._end(queue)
 
     def respond(self, request: Request, accepts: Callable[[T], bool] = lambda _: True) -> Response:
@@ -325,7 +321,7 @@ class Stream(Generic[T]):
 
         async def read() -> AsyncIterator[bytes]:
             queue: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_BEHIND)
-            self._readers[queue] = accepts
+            self.readers[queue] = accepts
             if self._unsubscribe is None:
                 self._unsubscribe = self._subscribe(self._publish)
             try:
@@ -337,7 +333,7 @@ class Stream(Generic[T]):
                         yield b": still here\n\n"
                         continue
                     # Readers that all send in the same turn of the loop would delay the calls.
-                    await asyncio.sleep(READER_S * len(self._readers) * random.random())
+                    await asyncio.sleep(READER_S * len(self.readers) * random.random())
                     while not queue.empty():
                         texts.append(queue.get_nowait())
                     yield b"".join(text for text in texts if text is not None)
@@ -459,7 +455,7 @@ class AdminApi:
             listed("/api/calls/{id}", lambda request: self.find_call(request.path_params["id"])),
             listed("/api/sources", lambda _: views.sources()),
             listed("/api/policy", lambda _: views.policy()),
-            listed("/api/events", lambda _: self.list_events()),
+            listed("/api/events", lambda _: views.events.latest()),
             Route("/api/events/stream", self._stream_events),
             listed("/api/peers", lambda _: self.peers()),
             self._acting("/api/circuits/{target:path}", "circuits"),
@@ -499,13 +495,9 @@ class AdminApi:
         """Return ``/api/process``."""
         return describe_process(self._views, self._started, self._settings.labels)
 
-    def list_events(self) -> list[Values]:
-        """Return ``/api/events``."""
-        return self._views.events.latest()
-
     def count_viewers(self) -> int:
         """Return how many pages are open."""
-        return self._changes.readers
+        return len(self._changes.readers)
 
     async def _sign_in(self, request: Request) -> Response:
         """Begin a session for a token. No script can read its cookie."""

@@ -192,7 +192,6 @@ class Api(Protocol):
     def describe_process(self) -> Values: ...
     def list_calls(self, parameters: Mapping[str, str]) -> list[Values]: ...
     def find_call(self, id: str) -> Values: ...
-    def list_events(self) -> list[Values]: ...
     def count_viewers(self) -> int: ...
     def peers(self) -> list[Values]: ...
 
@@ -300,7 +299,7 @@ class Console:
             attention=find_attention(tools, circuits, instances, sources, fleet),
             fleet=fleet,
             errors=count_errors(self._api.list_calls({"failed": "1", "limit": "400"}))[:12],
-            events=self._api.list_events()[:12],
+            events=self._views.events.latest()[:12],
         )
 
     async def _ask_peers(self) -> list[Values]:
@@ -351,7 +350,7 @@ class Console:
         if instance is None:
             text = f"No instance '{id[:80]}' is known: it has left, or was not called yet."
             changes = (
-                each for each in self._api.list_events() if each["event"] == "instance" and each["instance"] == id
+                each for each in self._views.events.latest() if each["event"] == "instance" and each["instance"] == id
             )
             last = next((each for each in changes if service in (None, each["service"])), None)
             if last is not None:
@@ -371,7 +370,7 @@ class Console:
             ],
             events=[
                 each
-                for each in self._api.list_events()
+                for each in self._views.events.latest()
                 if (each.get("instance") == id and each.get("service", service) == service)
                 or (target := each.get("target", "")) in targets
                 or target.endswith(f" at {id}")
