@@ -383,8 +383,11 @@ class ToolServer(AsyncContext):
             broker = broker._transport
         self._owns_transport = isinstance(broker, (str, type)) or not hasattr(broker, "subscribe")
         self._transport = cast(Transport, broker)
+        self._parts = contextlib.AsyncExitStack()
+        """Closes what was opened, the last one first."""
         if self._owns_transport:
             self._transport = open_transport(cast(str, broker), security=security, publish_window=publish_window)
+            self._parts.push_async_callback(self._transport.close)
         self._telemetry = telemetry
         self._observer: ServerObserver = NULL_SERVER
         self._queue: RequestQueue | None = None
@@ -527,6 +530,7 @@ class ToolServer(AsyncContext):
                 from dispatch.admin.app import ServiceAdmin  # perf: imports starlette
 
                 self._admin = ServiceAdmin(self._admin_settings, [self], self._telemetry, self._transport)
+                self._parts.push_async_callback(self._admin.close)
             if self._owns_transport:
                 await self._transport.start()
             await self._listen()
@@ -551,6 +555,7 @@ class ToolServer(AsyncContext):
 
             names = ServerNames(self.service_id, self.instance, self.request_queue, replies, self.response_queue)
             self._observer = TelemetryServerObserver(self._telemetry, names)
+        self._parts.callback(self._observer.close)  # after the sessions, whose ends are counted
         sender = ReplySender(self.refused, id=self.service)
         queue = self._queue = RequestQueue(
             self._invoke,
@@ -574,6 +579,7 @@ class ToolServer(AsyncContext):
         handler = self._handler
         is_repeatable = None if handler is None else handler.is_repeatable
         self._plain = PlainRequests(queue, sender, channel, self.request_queue, is_repeatable)
+        self._parts.push_async_callback(router.close)
         await router.start()
         has_sessions = self._dialect is TOOL_SERVICE and not (
             TopicName.parse(self.request_queue).persistent or TopicName.parse(self.response_queue).persistent
@@ -591,6 +597,7 @@ class ToolServer(AsyncContext):
         if has_sessions or self._descriptor_announcer is not None:
             await self._announce(router, has_sessions=has_sessions)
         if self._descriptor_announcer is not None:
+            self._parts.push_async_callback(self._descriptor_announcer.close)
             await self._descriptor_announcer.start()
 
     def _learn_id(self, service: str) -> None:
@@ -639,6 +646,7 @@ class ToolServer(AsyncContext):
             on_named=self._learn_id,
             max_payload_bytes=self.max_payload_bytes,
         )
+        self._parts.push_async_callback(self._sessions.close)
         try:
             await self._sessions.start()
         except TransportError as error:
@@ -658,6 +666,7 @@ class ToolServer(AsyncContext):
             has_sessions=has_sessions,
             descriptors=self._descriptor_announcer,
         )
+        self._parts.push_async_callback(self._announcer.close)
         try:
             await self._announcer.start()
         except TransportError as error:
@@ -715,21 +724,8 @@ class ToolServer(AsyncContext):
         """Stop at once: cancel running requests, inform their callers, and close the connection, even if this is
         cancelled."""
         self.drain_timeout = 0.0
-        async with contextlib.AsyncExitStack() as stack:
-            if self._owns_transport:
-                stack.push_async_callback(self._transport.close)
-            if self._admin is not None:
-                stack.push_async_callback(self._admin.close)
-            stack.callback(self._observer.close)  # after the sessions, whose ends are counted
-            if self._router is not None:
-                stack.push_async_callback(self._router.close)
-            if self._sessions is not None:
-                stack.push_async_callback(self._sessions.close)
-            if self._announcer is not None:
-                stack.push_async_callback(self._announcer.close)
-            if self._descriptor_announcer is not None:
-                stack.push_async_callback(self._descriptor_announcer.close)
-            stack.callback(self._release)
+        async with self._parts as parts:
+            parts.callback(self._release)
             await self.drain()
 
     def _release(self) -> None:
