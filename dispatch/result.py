@@ -64,19 +64,10 @@ class CallResult(msgspec.Struct, frozen=True):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result as plain values, for ``--json``."""
-        return {
-            "tool": self.tool,
-            "outcome": str(self.outcome),
-            "text": self.text,
-            "error": self.error.as_dict() if self.error is not None else None,
-            "duration": round(self.duration, 6),
-            "attempts": self.attempts,
-            "chunks": self.chunks,
-            "request_id": self.request_id,
-            "instance": self.instance,
-            "content": [dict(block) for block in self.content],
-            "structured_content": self.structured_content,
-        }
+        error = None if self.error is None else self.error.as_dict()
+        content = [dict(block) for block in self.content]
+        own = {"outcome": str(self.outcome), "error": error, "duration": round(self.duration, 6), "content": content}
+        return {**msgspec.structs.asdict(self), **own}
 
 
 def read_tool_error(raised: BaseException) -> tuple[str, str]:
