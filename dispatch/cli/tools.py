@@ -11,9 +11,9 @@ import time
 import urllib.request
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
 
 import msgspec
 import typer
@@ -68,20 +68,40 @@ if TYPE_CHECKING:
 _filter = partial(typer.Option, rich_help_panel="Filters")
 
 
+@dataclass(frozen=True)
+class Filters:
+    """The tools that are listed: the fields of :class:`ListConditions`.
+
+    Attributes:
+        category: Of this category.
+        tags_any: With this tag; several: with one of them.
+        service (ID): Of this service.
+        source (ID): Of this source: folder:DIR, trustgraph or announced.
+        text: With this text in the name, the description or a tag.
+        permission: A user needs this permission.
+        groups: Offered to an agent that asks for this group, as in TrustGraph; '*': for all.
+        state: Offered to an agent in this state, as in TrustGraph.
+        version (RANGE): With a version in this range, such as '^1.4'; that version is shown.
+    """
+
+    category: Annotated[str | None, _filter()] = None
+    tags_any: Annotated[list[str] | None, _filter("--tag")] = None
+    service: Annotated[str | None, _filter()] = None
+    source: Annotated[str | None, _filter()] = None
+    text: Annotated[str, _filter()] = ""
+    permission: Annotated[str | None, _filter()] = None
+    groups: Annotated[list[str] | None, _filter("--group")] = None
+    state: Annotated[str | None, _filter()] = None
+    version: Annotated[str | None, _filter()] = None
+
+
 @with_settings("broker", *SOURCES, "approvals", "token_file", "trust_certs")
 def tools(
     settings: Settings,
     name: Annotated[str | None, typer.Argument()] = None,
     all: bool = False,
-    category: Annotated[str | None, _filter()] = None,
-    tag: Annotated[list[str] | None, _filter()] = None,
-    service: Annotated[str | None, _filter()] = None,
-    source: Annotated[str | None, _filter()] = None,
-    text: Annotated[str, _filter()] = "",
-    permission: Annotated[str | None, _filter()] = None,
-    group: Annotated[list[str] | None, _filter()] = None,
-    state: Annotated[str | None, _filter()] = None,
-    version: Annotated[str | None, _filter()] = None,
+    *,
+    filters: Filters,
     watch: Annotated[bool, typer.Option("--watch", "-w")] = False,
     metrics: list[str] | None = None,
     json: bool = False,
@@ -107,32 +127,13 @@ def tools(
         name (NAME): Show all details of this tool.
         all: Also what is not in force, each with the reason and the fix: held, shadowed and refused items, versions
             beside the default one, tools of other runtimes.
-        category: Of this category.
-        tag: With this tag; several: with one of them.
-        service (ID): Of this service.
-        source (ID): Of this source: folder:DIR, trustgraph or announced.
-        text: With this text in the name, the description or a tag.
-        permission: A user needs this permission.
-        group: Offered to an agent that asks for this group, as in TrustGraph; '*': for all.
-        state: Offered to an agent in this state, as in TrustGraph.
-        version (RANGE): With a version in this range, such as '^1.4'; that version is shown.
         watch: Follow the sources and show each change, until Ctrl-C. With --json: one line for each event.
         metrics (URL): Show the state of the circuits of running agents: their metrics endpoints,
             http://HOST:PORT/metrics.
         json: Print descriptors as one line of JSON: a list, or that of NAME.
     """
     approved = load_approved(settings.approvals_file)
-    wanted = ListConditions(
-        category=category,
-        tags_any=tag or (),
-        service=service,
-        source=source,
-        text=text,
-        permission=permission,
-        groups=group,
-        state=state,
-        version=version,
-    )
+    wanted = cast(ListConditions, asdict(filters) | {"tags_any": filters.tags_any or ()})
     if watch:
         _watch(settings, wanted, metrics or (), name, shows_unused=all, json=json)
         return
@@ -142,7 +143,7 @@ def tools(
     catalog = snapshot.log_warnings().catalog
     circuits = read_circuits(metrics, print_warning) if metrics else None
     if name is not None:
-        found = list_tool(catalog, _find_tool(catalog, name, version, list_unused(snapshot, approved)))
+        found = list_tool(catalog, _find_tool(catalog, name, filters.version, list_unused(snapshot, approved)))
         value = found.as_dict(catalog) | _circuit_of(found, circuits)
         print_result(value, describe_tool(catalog, found, circuits), json=json)
         return
