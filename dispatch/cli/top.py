@@ -20,7 +20,7 @@ import typer
 
 from dispatch._internal import cancel_and_wait
 from dispatch.admin.api import CallDetails, ToolDetails
-from dispatch.cli.admin import AdminError, Endpoints, Fleet, find_fleet
+from dispatch.cli.admin import ROWS, AdminError, Endpoints, Fleet, find_fleet
 from dispatch.cli.base import (
     Exit,
     Settings,
@@ -50,17 +50,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-PATHS: Final = {
-    "tools": "/api/tools",
-    "instances": "/api/instances",
-    "circuits": "/api/circuits",
-    "users": "/api/users",
-    "sessions": "/api/sessions",
-    "calls": "/api/calls?limit=200",
-    "events": "/api/events",
-}
+PATHS: Final = {name: f"/api/{name}" for name in ROWS} | {"calls": "/api/calls?limit=200"}
 FAILED_CALLS: Final = "/api/calls?limit=200&failed=1"
-PAGES: Final = ("tools", "instances", "circuits", "users", "sessions", "calls", "processes")
+PAGES: Final = tuple(TABLES)
 READ: Final = {"tools": ("tools", "instances", "circuits", "users", "events")}
 """Tables that are read for a page, if not only its own."""
 DURATIONS: Final = {"5 min": 300, "30 min": 1800, "2 h": 7200, "until it is undone": None}
