@@ -284,7 +284,8 @@ class Demo:
             )
             await stack.enter_async_context(server)
         broken = catalog.service("weather-service")
-        await stack.enter_async_context(world.BrokenService(transport, broken.request_queue))
+        topics = broken.request_queue, broken.response_queue
+        await stack.enter_async_context(world.broken_service(transport, *topics))
 
     async def _warm_up(self, dispatcher: Dispatcher) -> None:
         """Call each service once; these calls are counted as all others.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import operator
 import random
 from collections import Counter, deque
@@ -18,8 +19,9 @@ from dispatch.errors import DispatchError, ErrorType, Outcome, ToolError
 from dispatch.messaging.wire import Property, decode_request
 from dispatch.policy import DEFAULT_POLICY, RateLimit
 from dispatch.result import CallResult
+from dispatch.serving.plain import ReplyRouter
 from dispatch.serving.tool_service import ToolService
-from dispatch.transports import Message, Mode, Publisher, Subscription, Transport
+from dispatch.transports import Message, Mode, Transport
 
 WORDS: Final = {"cat": "gato", "cheese": "queso", "lighthouse": "faro", "kettle": "hervidor"}
 RATES: Final = {"EUR/USD": "1.08", "EUR/JPY": "162.40", "GBP/EUR": "1.17"}
@@ -583,51 +585,26 @@ class Printer(ToolService):
         return f"printed: {arguments.get('text', '')}"
 
 
-class BrokenService:
-    """Replies with an HTML page, like a misconfigured proxy: a malformed reply. It never replies to requests for Atlantis.
+@contextlib.asynccontextmanager
+async def broken_service(transport: Transport, request_queue: str, response_queue: str) -> AsyncIterator[None]:
+    """Reply with an HTML page inside the context, like a misconfigured proxy: a malformed reply. Requests for Atlantis get
+    none.
 
     Args:
         transport: a started transport.
-        request_queue: its request topic.
+        request_queue, response_queue: the topics.
     """
+    replies = ReplyRouter(transport, response_queue)
 
-    def __init__(self, transport: Transport, request_queue: str) -> None:
-        self._transport = transport
-        self._request_queue = request_queue
-        self._subscription: Subscription | None = None
-        self._publishers: dict[str, Publisher] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+    def answer(message: Message) -> None:
+        properties = message.properties()
+        if "Atlantis" not in decode_request(message.data()).arguments.values():
+            replies.send(properties, b"<html>502 Bad Gateway</html>", {Property.ID: properties[Property.ID]})
 
-    async def __aenter__(self) -> BrokenService:
-        self._subscription = await self._transport.subscribe(
-            self._request_queue, self._on_message, mode=Mode.SHARED, name="weather-request"
-        )
-        return self
-
-    async def __aexit__(self, *_exc: object) -> None:
-        if self._subscription is not None:
-            await self._subscription.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for publisher in self._publishers.values():
-            await publisher.close()
-
-    def _on_message(self, message: Message) -> None:
-        if "Atlantis" in decode_request(message.data()).arguments.values():
-            return
-        task = asyncio.get_running_loop().create_task(self._answer(message.properties()))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _answer(self, properties: dict[str, str]) -> None:
-        topic = properties[Property.REPLY_TO]
-        publisher = self._publishers.get(topic)
-        if publisher is None:
-            publisher = self._publishers[topic] = await self._transport.publisher(topic)
-        publisher.publish(
-            b"<html>502 Bad Gateway</html>",
-            {Property.ID: properties[Property.ID]},
-            flow="weather",
-            on_failure=lambda _error: None,  # the caller then ends at its deadline
-        )
+    await replies.start()
+    subscription = await transport.subscribe(request_queue, answer, mode=Mode.SHARED, name="weather-request")
+    try:
+        yield
+    finally:
+        await subscription.close()
+        await replies.close()
