@@ -1562,8 +1562,11 @@ def stop_detached(report: Report = ignore_progress) -> DetachedBroker | None:
 
 def status() -> DetachedBroker | None:
     """Return the running detached broker or None. It may still be starting: see `Admin.is_ready`."""
-    state = _read()
-    return state if state is not None and state.is_alive() else None
+    try:
+        state = DetachedBroker(**(read_state(_state_file()) or {}))
+    except TypeError:  # there is none, or it is damaged or of another version
+        return None
+    return state if state.is_alive() else None
 
 
 def _start_process(report: Report, port: int, web_port: int, wipe: bool) -> DetachedBroker:
@@ -1626,11 +1629,3 @@ def _logs(state: DetachedBroker) -> list[Path]:
 
 def _write(state: DetachedBroker) -> None:
     write_state(_state_file(), dataclasses.asdict(state))
-
-
-def _read() -> DetachedBroker | None:
-    """Read the state; None if there is none, or it is damaged or of another version."""
-    try:
-        return DetachedBroker(**(read_state(_state_file()) or {}))
-    except TypeError:
-        return None
