@@ -26,7 +26,7 @@ from dispatch.cli.base import (
     show_logs,
     with_settings,
 )
-from dispatch.cli.screen import View, choose_columns, milliseconds, render_screen, wrap_events
+from dispatch.cli.screen import View, choose_columns, cut_line, milliseconds, render_screen, wrap_events
 from dispatch.errors import Outcome
 
 if TYPE_CHECKING:
@@ -163,11 +163,11 @@ def live_view(demo: Demo, width: int = 120, height: int = 40) -> RenderableType:
 
     head = Table.grid(padding=(0, 1))
     head.add_row(
-        Text(f"dispatch demo on {demo.broker}", "bold", overflow="ellipsis", no_wrap=True),
+        cut_line(f"dispatch demo on {demo.broker}", "bold"),
         ProgressBar(total=1.0, completed=demo.progress, width=20),
         Text(f"{demo.progress:4.0%}"),
     )
-    phase = Text(_describe_phase(demo), "bold yellow", overflow="ellipsis", no_wrap=True)
+    phase = cut_line(_describe_phase(demo), "bold yellow")
     return render_screen(
         {"tools": tool_rows(demo.board), **demo.guards},
         View(),

@@ -41,6 +41,13 @@ MAX_CHARS: Final = 5_000
 """Characters of a line or a cell."""
 
 
+def cut_line(text: str, style: str = "") -> Text:
+    """Return a text in one line, which is cut where the screen ends."""
+    from rich.text import Text
+
+    return Text(one_line(text), style, no_wrap=True, overflow="ellipsis")
+
+
 class Column(NamedTuple):
     """A column of a table.
 
@@ -457,7 +464,7 @@ def render_screen(
         render_table("tools", rows, width, table_height, selected=selected),
         Text(),
         panels,
-        *(Text(one_line(line), "yellow", no_wrap=True, overflow="ellipsis") for line in lines),
+        *(cut_line(line, "yellow") for line in lines),
         *foot,
     )
 
@@ -606,13 +613,14 @@ def render_tool(
     from rich.console import Group
     from rich.text import Text
 
-    title = Text(one_line(str(tool["name"])), "bold cyan", no_wrap=True, overflow="ellipsis")
+    title = cut_line(str(tool["name"]), "bold cyan")
     title.append(
         one_line(f" {tool.get('version') or ''} of {tool.get('service') or '-'}  {tool.get('description') or ''}")
     )
     history = tool.get("history") or {}
     minutes = max(1, min(5, (width - 40) // 12))  # a slot has 5 s
     calls, failed = (history.get(key, ())[-12 * minutes :] for key in ("calls", "failed"))
+    events = sorted(tool.get("events", ()), key=lambda event: event["at"])
     policy = [
         f"{each['key']} {each['value']} ({each['source']})"
         for each in tool.get("policy", ())
@@ -620,18 +628,10 @@ def render_tool(
     ]
     lines = [
         title,
-        Text(f"calls of the last {minutes} min  {sparkline(calls)}  {sum(calls):,}", no_wrap=True, overflow="ellipsis"),
-        Text(
-            f"failed                   {sparkline(failed)}  {sum(failed):,}",
-            "red" if any(failed) else "dim",
-            no_wrap=True,
-            overflow="ellipsis",
-        ),
-        Text(one_line(f"policy: {', '.join(policy) or 'defaults'}"), "dim", no_wrap=True, overflow="ellipsis"),
-        *(
-            Text(event_line(event), "yellow", no_wrap=True, overflow="ellipsis")
-            for event in sorted(tool.get("events", ()), key=lambda event: event["at"])[-3:]
-        ),
+        cut_line(f"calls of the last {minutes} min  {sparkline(calls)}  {sum(calls):,}"),
+        cut_line(f"failed                   {sparkline(failed)}  {sum(failed):,}", "red" if any(failed) else "dim"),
+        cut_line(f"policy: {', '.join(policy) or 'defaults'}", "dim"),
+        *(cut_line(event_line(event), "yellow") for event in events[-3:]),
     ]
     found = {"instances": tool.get("instance_list", ()), "circuits": tool.get("circuits", ())}
     panels, panel_height = _panels(found, width)

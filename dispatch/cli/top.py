@@ -38,8 +38,8 @@ from dispatch.cli.screen import (
     Values,
     View,
     clock_time,
+    cut_line,
     event_line,
-    one_line,
     render_screen,
     render_tool,
     select_rows,
@@ -462,10 +462,8 @@ class TopScreen:
         )
 
     def _tabs(self) -> Text:
-        from rich.text import Text
-
         view = self._view
-        text = Text(no_wrap=True, overflow="ellipsis")
+        text = cut_line("")
         for number, name in enumerate(PAGES, 1):
             text.append(f"{number} {name}", "bold reverse" if name == view.table else "dim")
             text.append("  ")
@@ -496,7 +494,7 @@ class TopScreen:
         keys = "? help  q quit  ↑↓ enter esc  / filter  s sort  o c r x circuit  e a d instance"
         if self._message:
             return [Text(line, "bold") for line in textwrap.wrap(make_printable(self._message), width)]
-        return [Text(keys, "dim", no_wrap=True, overflow="ellipsis")]
+        return [cut_line(keys, "dim")]
 
 
 def headlines(values: Values, now: float) -> list[Text]:
@@ -515,11 +513,10 @@ def headlines(values: Values, now: float) -> list[Text]:
         f"{failed:,} failed of {calls:,}",
         f"{running:,} running",
     ]
-    lines = [Text(" · ".join(parts), "bold", no_wrap=True, overflow="ellipsis")]
+    lines = [cut_line(" · ".join(parts), "bold")]
     bad = [each for each in processes if each["state"] != "ready"]
     for each in bad[:3]:
-        text = f"! {each['kind']} {each['name']} is {each['state']}: {each['problem']}"
-        lines.append(Text(one_line(text), "red", no_wrap=True, overflow="ellipsis"))
+        lines.append(cut_line(f"! {each['kind']} {each['name']} is {each['state']}: {each['problem']}", "red"))
     if len(bad) > len(lines) - 1:
         lines.append(Text(f"! and {len(bad) - 3} more: key 7", "red"))
     return lines
