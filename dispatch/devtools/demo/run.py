@@ -254,33 +254,28 @@ class Demo:
         self.phase = "starting the services"
         chance = random.Random(_SEED)
         self._translators = {name: world.Translator(chance) for name in TRANSLATORS}
-        limits: dict[str, dict[str, int]] = {"printer-service": {"concurrency": 1, "max_queue": 0}}
-        services: list[tuple[str, str, ToolService]] = [
-            *(
-                (id, f"{id.removesuffix('-service')}-1", service)
-                for id, service in (
-                    ("joke-service", world.Joke(chance)),
-                    ("calculator-service", world.Calculator()),
-                    ("rag-service", world.CustomRag(chance)),
-                    ("story-service", world.Story()),
-                    ("archive-service", world.Archive()),
-                    ("printer-service", world.Printer()),
-                    ("rates-service", self._rates),
-                    ("ledger-service", world.Ledger()),
-                    ("search-service", world.Search()),
-                )
-            ),
-            *(("translate-service", name, service) for name, service in self._translators.items()),
-        ]
-        for id, instance, service in services:
-            descriptor = catalog.service(id)
+        limits: dict[str, dict[str, int]] = {"printer-1": {"concurrency": 1, "max_queue": 0}}
+        services: dict[str, ToolService] = {
+            "joke-1": world.Joke(chance),
+            "calculator-1": world.Calculator(),
+            "rag-1": world.CustomRag(chance),
+            "story-1": world.Story(),
+            "archive-1": world.Archive(),
+            "printer-1": world.Printer(),
+            "rates-1": self._rates,
+            "ledger-1": world.Ledger(),
+            "search-1": world.Search(),
+            **self._translators,
+        }
+        for instance, service in services.items():
+            descriptor = catalog.service(f"{instance.partition('-')[0]}-service")
             server = ToolServer(
                 service,
                 transport,
                 request_queue=descriptor.request_queue,
                 response_queue=descriptor.response_queue,
                 instance=instance,
-                **limits.get(id, {}),  # type: ignore[arg-type] # keys and values are ToolServer's own
+                **limits.get(instance, {}),  # type: ignore[arg-type] # keys and values are ToolServer's own
             )
             await stack.enter_async_context(server)
         broken = catalog.service("weather-service")
