@@ -323,9 +323,9 @@ class Channels:
             await endpoint.close()
             self._observer.release_sessions(endpoint.table)
         if channel is not None:
+            await channel.publisher.close()
             if channel.hello is not None:
                 await channel.hello.close()
-            await channel.publisher.close()
 
     async def abandon(self) -> None:
         """Close the further connections of sessions; all else needs the event loop, which has ended."""
