@@ -698,9 +698,8 @@ def find_functions(package: ModuleType, on_error: Callable[[str, BaseException],
         for name, function in list_functions(module):
             if id(function) not in seen:
                 seen.add(id(function))
-                declaration = find_declaration(function)
-                declared = None if declaration is None else declaration.name
-                yield PackagedFunction(name, name if declared is None else declared, function)
+                declaration = find_declaration(function) or NO_DECLARATION
+                yield PackagedFunction(name, declaration.name or name, function)
         for found in pkgutil.iter_modules(getattr(module, "__path__", ()), f"{module.__name__}."):
             if not found.name.rpartition(".")[2].startswith("_"):
                 try:
