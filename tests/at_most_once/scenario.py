@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tests.at_most_once.world import World, longest_silence, padding
 from tests.helpers.clock import advance, run
 from tests.helpers.faults import FaultPlan
-from tests.helpers.internals import correlator_of, keys_of, sessions_of
+from tests.helpers.internals import correlator_of, sessions_of
 from tests.helpers.protocol_settings import override_settings
 
 ARGUMENTS = 32
@@ -69,7 +69,13 @@ SETTINGS: dict[str, dict[str, int]] = {
     },
 }  # fmt: skip
 """Constants of the protocol that are smaller then."""
-SMALL: dict[str, dict[str, int]] = {"keys": {"dispatch.serving.replies.MAX_ANSWER_BYTES": 60}}
+SMALL: dict[str, dict[str, int]] = {
+    "keys": {
+        "dispatch.serving.replies.MAX_ANSWER_BYTES": 60,
+        "dispatch.serving.replies.MAX_KEYS": 2,
+        "dispatch.serving.replies.MAX_BYTES": 400,
+    }
+}
 """Constants of other modules that are smaller then."""
 
 
@@ -161,14 +167,8 @@ class _ScenarioRun:
             policy["retry"] = {"max-attempts": 3}
         self.world = World(scenario.network, scenario.seed, refusals=refusals, server=options, policy=policy)
         self.world.keys_kept = "keys" not in bounds
-        self.world.on_instance = self._small_memory
         self.world.on_dispatcher = self._small_table
         self.tasks: list[asyncio.Task[Any]] = []
-
-    def _small_memory(self, server: Any) -> None:
-        if "keys" in self.scenario.bounds:
-            keys = keys_of(server)
-            keys._max_keys, keys._max_bytes = 2, 400
 
     def _small_table(self, dispatcher: Any) -> None:
         if "waiting" in self.scenario.bounds:

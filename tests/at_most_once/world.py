@@ -167,7 +167,6 @@ class World:
         self.dispatchers: list[Dispatcher] = []
         self.stormy = False
         self.keys_kept = True
-        self.on_instance: Callable[[ToolServer], object] = lambda server: None
         self.on_dispatcher: Callable[[Dispatcher], object] = lambda dispatcher: None
         """What is done to each one before it gets anything to do."""
         self._server = server or {}
@@ -223,7 +222,6 @@ class World:
             if life.server.instance == server.instance:
                 life.sound = worker.life.sound = False
         await server.start()
-        self.on_instance(server)
         self.lives.append(worker.life)
         return server
 
