@@ -91,7 +91,9 @@ async def test_agents_and_services_are_found_by_their_announcements(pulsar_endpo
     env = {"DISPATCH_ANNOUNCEMENTS": f"non-persistent://tg/notify/tools-{name}"}
     (tmp_path / f"{name}.py").write_text(SHOP)
     common = ("--broker", url, "--admin", "127.0.0.1:0")
-    mcp = ("mcp", "--announced", "--http", "127.0.0.1:0", *common)
+    mcp = ("mcp", "--http", "127.0.0.1:0", *common)
+    for kind in ("tool", "tool-service"):
+        (tmp_path / "tools" / kind).mkdir(parents=True)
 
     async def address(program: Any) -> str:
         await asyncio.to_thread(program.err.wait_for, "Admin: ")
@@ -104,8 +106,8 @@ async def test_agents_and_services_are_found_by_their_announcements(pulsar_endpo
 
     with (
         started("serve", str(tmp_path / f"{name}.py"), "--instance", "shop-1", *common, **env) as shop,
-        started(*mcp, **env) as first,
-        started(*mcp, **env) as second,
+        started(*mcp, "--announced", **env) as first,
+        started(*mcp, "--catalog", str(tmp_path / "tools"), **env) as second,  # no announced services
     ):
         services, one, two = [await address(each) for each in (shop, first, second)]
         await eventually(lambda: asyncio.to_thread(lambda: peers(one).keys() == {services, two}))
