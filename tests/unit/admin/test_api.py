@@ -308,6 +308,7 @@ async def test_every_field_is_documented_and_every_documented_field_is_there() -
     async with observed() as it:
         with contextlib.suppress(DispatchError):
             await it.dispatcher.call("price", {"item": "bad"}, user="alice")
+        await eventually(lambda: it.get("/api/peers"))  # its announcement takes up to 0.2 s
         tool, call = await it.get("/api/tools/price"), await it.get("/api/calls/1")
         (tools, calls) = await it.get("/api/tools"), await it.get("/api/calls")
         answers: dict[str, Any] = {
