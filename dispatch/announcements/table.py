@@ -427,9 +427,7 @@ class AnnouncementTable:
             self._accept(ref, message, tools, is_signed=has_signature)
 
     def _ask_further(self, inquiry: Inquiry, part: int, received: Received = NOTHING) -> None:
-        if (
-            inquiry.count < MAX_QUESTIONS
-        ):  # otherwise its descriptors change all the time: the next announcement begins anew
+        if inquiry.count < MAX_QUESTIONS:  # else they change all the time: the next announcement begins anew
             further = msgspec.structs.replace(inquiry, part=part, received=received, count=inquiry.count + 1)
             self._waiting[inquiry.request_queue, inquiry.instance] = further
 
