@@ -6,9 +6,6 @@ retry budget and breaker window moved on in loops at every such call. A call of 
 from __future__ import annotations
 
 import asyncio
-import sys
-from types import FrameType
-from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -16,27 +13,9 @@ from prometheus_client import CollectorRegistry
 from benchmarks.micro.instant_transport import AnsweringTransport
 from benchmarks.micro.thousand_tools import catalog
 from dispatch import Dispatcher, Telemetry
+from tests.helpers.instructions import Instructions
 
 TOOLS = 20
-
-
-class Instructions:
-    """Counts bytecode instructions while it is entered."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __enter__(self) -> None:
-        self._former = sys.gettrace()
-        sys.settrace(self._trace)
-
-    def __exit__(self, *_exc: object) -> None:
-        sys.settrace(self._former)
-
-    def _trace(self, frame: FrameType, event: str, _argument: Any) -> Any:
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        self.count += event == "opcode"
-        return self._trace
 
 
 async def instructions(tools: int, every: float) -> float:
