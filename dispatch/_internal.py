@@ -80,6 +80,19 @@ async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
         await asyncio.wait(pending)
 
 
+T = TypeVar("T")
+
+
+async def wait_shared(future: asyncio.Future[T]) -> T:
+    """Return the result of a future for which others may wait, too: the cancellation of one caller does not cancel it.
+
+    With ``asyncio.shield``, Python 3.14 would log each error of the future once for every caller that was cancelled before.
+    """
+    if not future.done():
+        await asyncio.wait((future,))
+    return future.result()
+
+
 def retrieve_error(task: asyncio.Future[Any]) -> None:
     """Retrieve the error of a task or future that nothing awaits: asyncio logs errors that are never retrieved."""
     if not task.cancelled():
@@ -102,8 +115,6 @@ MAX_ERROR_CHARS: Final = 64 * 1024
 """Longest text of an error of user code in characters; a longer one is truncated."""
 
 _NAME_OF_TYPE: Final = type.__dict__["__name__"].__get__
-
-T = TypeVar("T")
 
 
 class UserCodeError(RuntimeError):

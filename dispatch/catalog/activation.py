@@ -25,6 +25,7 @@ from dispatch._internal import (
     run_in_thread,
     type_name,
     unwrap,
+    wait_shared,
 )
 from dispatch.catalog.catalog import CatalogChanges
 from dispatch.catalog.descriptors import CatalogError
@@ -176,7 +177,7 @@ class Activator:
             self._next = asyncio.get_running_loop().create_future()
             self._next.add_done_callback(retrieve_error)  # also of one that nothing waits for any more
             self._changed.set()
-        await asyncio.shield(self._next)
+        await wait_shared(self._next)
 
     async def replace(self, build: Callable[[Merger], Merger], sources: Collection[str]) -> None:
         """Put the catalogue of another merger in force. An exception or a cancellation leaves everything as it is.

@@ -78,6 +78,7 @@ from dispatch._internal import (
     scalar_value,
     type_name,
     wait_set,
+    wait_shared,
 )
 from dispatch.admin import TOKEN_RULE, hash_token, is_loopback, is_usable_token
 from dispatch.admin.http import LOOPBACK_HOSTS, describe_address, list_own_hosts, open_listener, replay, running_app
@@ -134,7 +135,7 @@ async def serve_http(
         async with running_app(app, listener, "on") as task:
             try:
                 on_ready(f"{describe_address(host, listener.getsockname()[1])}{path}")
-                await asyncio.shield(task)
+                await wait_shared(task)
             finally:
                 if verifier is not None:
                     verifier.close()

@@ -50,7 +50,7 @@ from mcp.types import (
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from dispatch._internal import Clock, excerpt, loop_clock, wait_set, yield_to_others
+from dispatch._internal import Clock, excerpt, loop_clock, wait_set, wait_shared, yield_to_others
 from dispatch.mcp.conversion import find_address_problem, find_header_problem
 from dispatch.mcp.replies import (
     FAILURES,
@@ -403,7 +403,7 @@ class ServerProcess(asyncio.SubprocessProtocol, MessageStream):
         is_cancelled = False
         while not task.done():
             try:
-                await asyncio.shield(task)
+                await wait_shared(task)
             except asyncio.CancelledError:
                 is_cancelled = True
         if is_cancelled:

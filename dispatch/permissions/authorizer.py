@@ -13,7 +13,16 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatch._internal import DaemonThreads, ErrorBoundary, describe_type, is_kind, loop_clock, type_name, unwrap
+from dispatch._internal import (
+    DaemonThreads,
+    ErrorBoundary,
+    describe_type,
+    is_kind,
+    loop_clock,
+    type_name,
+    unwrap,
+    wait_shared,
+)
 from dispatch.permissions.grants import (
     GRANTED,
     NO_PERMISSIONS,
@@ -141,7 +150,7 @@ class PermissionLookup:
             raise
         self._called.add(called)
         called.add_done_callback(self._on_thread_returned)  # may be long after the time limit
-        return await asyncio.shield(called)
+        return await wait_shared(called)
 
     def _on_thread_returned(self, called: asyncio.Future[Any]) -> None:
         self._called.discard(called)

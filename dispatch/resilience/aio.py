@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from tenacity import RetryCallState
 
-from dispatch._internal import EarliestTimer, Rejection, loop_clock
+from dispatch._internal import EarliestTimer, Rejection, loop_clock, wait_shared
 from dispatch.errors import Outcome
 from dispatch.policy import Bulkhead, RateLimit
 from dispatch.resilience.bulkhead import BulkheadGuard, BulkheadPermit, BulkheadWaiter, QueueLimits
@@ -458,7 +458,7 @@ class SingleFlight(Generic[T]):
         flight.waiting += 1
         try:
             async with asyncio.timeout_at(deadline):
-                return await asyncio.shield(flight.task)
+                return await wait_shared(flight.task)
         except TimeoutError:
             if flight.task.done() and not flight.task.cancelled():
                 return flight.task.result()

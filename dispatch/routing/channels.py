@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from dispatch._internal import cancel_and_wait, retrieve_error
+from dispatch._internal import cancel_and_wait, retrieve_error, wait_shared
 from dispatch.errors import TransportError
 from dispatch.messaging.endpoint import Endpoint
 from dispatch.messaging.flow import CountedReplies, Pace, PacedPublisher
@@ -71,7 +71,7 @@ class SharedSubscriptions:
             shared.opening.add_done_callback(retrieve_error)
         shared.users.add(user)
         try:
-            await asyncio.shield(shared.opening)
+            await wait_shared(shared.opening)
         except Exception:
             if self._shared.get(topic) is shared:
                 del self._shared[topic]
@@ -202,7 +202,7 @@ class Channels:
             opening.add_done_callback(lambda _: self._opening.pop(key, None))
             opening.add_done_callback(retrieve_error)
         try:
-            return await asyncio.shield(opening)
+            return await wait_shared(opening)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if opening.cancelled() and task is not None and not task.cancelling():

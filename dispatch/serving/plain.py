@@ -12,7 +12,7 @@ from functools import partial
 
 import msgspec
 
-from dispatch._internal import cancel_and_wait, loop_clock
+from dispatch._internal import cancel_and_wait, loop_clock, wait_shared
 from dispatch.errors import TransportError
 from dispatch.messaging.endpoint import ReplyPermission, find_inbox_owner
 from dispatch.messaging.flow import PacedPublisher
@@ -331,7 +331,7 @@ class ReplyRouter:
         if topic is None:
             return
         if topic.opening is not None:
-            await asyncio.shield(topic.opening)
+            await wait_shared(topic.opening)
         if topic.publisher is not None:
             await topic.publisher.writable(request[Property.ID])
 

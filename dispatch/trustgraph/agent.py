@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from dispatch._internal import cancel_and_wait
+from dispatch._internal import cancel_and_wait, wait_shared
 from dispatch.catalog.merge import CatalogLike
 from dispatch.dispatcher import Dispatcher, connect
 from dispatch.messaging.wire import TopicName
@@ -53,7 +53,7 @@ class AgentDispatcher:
 
     async def find(self, service: Mapping[str, Any], tool: Mapping[str, Any]) -> Dispatcher:
         """Return the started dispatcher, whose catalogue has the tool."""
-        await asyncio.shield(self._starting)
+        await wait_shared(self._starting)
         async with self._putting:
             for kind, name, raw in (("tool-service", "id", service), ("tool", "name", tool)):
                 key = kind, raw[name]

@@ -1,12 +1,11 @@
 """Pytest plugin: a test must leave the state of the process as it found it, or the tests after it depend on their order.
 
-Compared are the environment, the handlers of signals, the event loop policy, the levels of loggers, and which module objects
+Compared are the environment, the handlers of signals, the levels of loggers, and which module objects
 ``sys.modules`` has for packages that tests replace. Registered by tests/conftest.py.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import operator
 import os
@@ -53,7 +52,6 @@ def _read() -> dict[str | bytes, object]:
     state: dict[str | bytes, object] = os.environ._data.copy()  # type: ignore[attr-defined] # encoded: 1 us instead of 92
     state.pop(b"PYTEST_CURRENT_TEST", None)
     state["handlers of signals"] = tuple(map(signal.getsignal, SIGNALS))
-    state["event loop policy"] = asyncio.get_event_loop_policy()
     state["levels of loggers"] = tuple(logger.level for logger in LOGGERS)
     return state
 

@@ -21,6 +21,7 @@ import sys
 import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -779,7 +780,7 @@ def retained(dispatcher: dispatch.Dispatcher) -> int:
 
 
 LIMITS = {"rate-limit": "1000/s", "user-rate-limit": "1000/s"}
-OTHER_SIDE = ("/dispatch/serving/", "/dispatch/transports/")
+PACKAGE = str(Path(dispatch.__file__).parent)
 
 
 @pytest.mark.parametrize("policy", [{}, LIMITS, {"bulkhead": None, "breaker": None, "retry": 1}])
@@ -788,7 +789,7 @@ async def test_a_warm_call_does_not_ask_for_the_running_loop(policy: dict[str, A
 
     def observe(frame: FrameType, event: str, function: object) -> None:
         file = frame.f_code.co_filename
-        is_ours = "/dispatch/" in file and not any(part in file for part in OTHER_SIDE)
+        is_ours = file.startswith(PACKAGE) and not file[len(PACKAGE) :].startswith(("/serving/", "/transports/"))
         if is_ours and event == "c_call" and function in (asyncio.get_running_loop, asyncio.current_task):
             asked.append(f"{file}:{frame.f_lineno}")
 
@@ -813,8 +814,9 @@ async def test_a_warm_call_enters_few_functions() -> None:
 
     def observe(frame: FrameType, event: str, _function: object) -> None:
         file = frame.f_code.co_filename
-        if event == "call" and "/dispatch/" in file and not any(part in file for part in ("/transports/", "/testing/")):
-            entered["serving" if "/dispatch/serving/" in file else "calls"] += 1
+        part = file[len(PACKAGE) :]
+        if event == "call" and file.startswith(PACKAGE) and not part.startswith(("/transports/", "/testing/")):
+            entered["serving" if part.startswith("/serving/") else "calls"] += 1
 
     async with stand(lambda _: "done") as (dispatcher, _):
         await dispatcher.call("work")

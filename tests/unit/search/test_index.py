@@ -517,11 +517,15 @@ print(WordLlamaEmbedder().encode(["a", "b c"]).shape, logging.getLogger().handle
 """
 
 
+needs_word_llama = pytest.mark.skipif(sys.version_info >= (3, 14), reason="WordLlama has no wheel for Python 3.14")
+
+
 @pytest.fixture(scope="module")
 def embedder() -> WordLlamaEmbedder:
     return WordLlamaEmbedder()
 
 
+@needs_word_llama
 def test_it_loads_without_network_and_without_a_cache(tmp_path: Path) -> None:
     environment = {**os.environ, "HOME": str(tmp_path)}
     done = subprocess.run(
@@ -531,12 +535,14 @@ def test_it_loads_without_network_and_without_a_cache(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@needs_word_llama
 def test_it_is_an_embedder(embedder: WordLlamaEmbedder) -> None:
     assert isinstance(embedder, Embedder)
     assert isinstance(embedder, QueryEmbedder)
     assert embedder.id == "wordllama-0.4.0.post1-l2_supercat-256"
 
 
+@needs_word_llama
 def test_texts_that_mean_the_same_are_near(embedder: WordLlamaEmbedder) -> None:
     weather, forecast, recipe = embedder.encode(["the weather tomorrow", "rain and sun forecast", "how to cook pasta"])
     assert weather @ forecast > weather @ recipe
@@ -544,6 +550,7 @@ def test_texts_that_mean_the_same_are_near(embedder: WordLlamaEmbedder) -> None:
     assert query @ forecast > query @ recipe
 
 
+@needs_word_llama
 def test_rows_do_not_depend_on_their_neighbours(embedder: WordLlamaEmbedder) -> None:
     texts = ["one", "a much longer text, of several words", "", "天気予報"]
     rows = embedder.encode(texts)
