@@ -32,7 +32,7 @@ import dispatch
 from dispatch import Admin, DispatchError, RejectedError, Telemetry, ToolServer
 from dispatch.admin import console
 from dispatch.admin.api import describe_event
-from dispatch.admin.app import MAX_SESSIONS, SESSION_S, Caller, Callers, ServiceAdmin
+from dispatch.admin.app import MAX_SESSIONS, READER_S, SESSION_S, Caller, Callers, ServiceAdmin
 from dispatch.admin.console import Pages, find_tone, tell_event, write_duration
 from dispatch.cli.screen import TABLES
 from dispatch.errors import Outcome
@@ -42,7 +42,6 @@ from dispatch.telemetry.gauges import INSTANCE_STATES
 from dispatch.transports.memory import MemoryTransport
 from tests.docs.pages import ROOT, blocks
 from tests.helpers.admin_endpoint import Observed, eventually, observed, order, price
-from tests.helpers.instructions import Instructions
 
 pytestmark = pytest.mark.wall_clock
 
@@ -203,23 +202,24 @@ async def test_a_stream_has_each_call_as_it_ends() -> None:
 
 @pytest.mark.costly
 async def test_readers_of_the_stream_of_calls_hardly_delay_the_calls() -> None:
-    async with observed() as it, contextlib.AsyncExitStack() as stack:
-
-        async def measure() -> int:
-            """Return the instructions of calls that follow each other, and of all that runs between them."""
-            with Instructions() as counted:
-                for _ in range(50):
-                    await it.dispatcher.call("price", {"item": "a"})
-            return counted.count
-
-        alone = await measure()
+    """Each reader pauses, and gets what was published meanwhile together: the calls pay for few of its turns."""
+    calls, readers = 50, 60
+    async with observed() as it, contextlib.AsyncExitStack() as stack, asyncio.timeout(60):
         host, _, port = str(it.dispatcher.admin_url).removeprefix("http://").partition(":")
-        for _ in range(60):
+        streams = []
+        for _ in range(readers):
             reader, writer = await asyncio.open_connection(host, int(port))
             stack.callback(writer.close)
             writer.write(f"GET /api/calls/stream HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
-            await reader.readuntil(b": open")
-        assert await measure() < 3 * alone
+            await reader.readuntil(b": open\n\n\r\n")
+            streams.append(reader)
+        begin = time.monotonic()
+        for _ in range(calls):
+            await it.dispatcher.call("price", {"item": "a"})
+        read = [b"".join([await stream.readuntil(b"event: call") for _ in range(calls)]) for stream in streams]
+        chunks = sum(len(re.findall(rb"^[0-9a-f]+\r$", each, re.MULTILINE)) for each in read)
+        pause = READER_S * readers / 2
+        assert chunks <= readers * (1 + 1.5 * (time.monotonic() - begin) / pause)
 
 
 async def _until_data(lines):  # type: ignore[no-untyped-def] # of httpx2
