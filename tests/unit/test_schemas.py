@@ -48,17 +48,17 @@ from dispatch.schemas import (
     widen_schema,
 )
 
-UNIT = {"enum": ["celsius", "fahrenheit"]}
+UNIT, PLACE = {"enum": ["celsius", "fahrenheit"]}, {"type": "string", "minLength": 1}
 WEATHER: dict[str, Any] = {
     "type": "object",
-    "properties": {
-        "place": {"type": "string", "minLength": 1},
-        "days": {"type": "integer", "maximum": 14},
-        "unit": UNIT,
-    },
+    "properties": {"place": PLACE, "days": {"type": "integer", "maximum": 14}, "unit": UNIT},
     "required": ["place"],
     "additionalProperties": False,
 }
+
+
+def describe(schema: Any, value: Any) -> list[str]:
+    return [str(each) for each in SchemaValidator(schema).find_mistakes(value)]
 
 
 def test_a_valid_value_has_no_mistakes() -> None:
@@ -79,9 +79,7 @@ def test_a_schema_of_the_catalogue_and_immutable_values_are_accepted() -> None:
     report = Report("weather.json")
     schema = freeze_json(WEATHER | {"allOf": [{"minProperties": 2}]}, report)
     value = freeze_json({"place": "Oslo", "days": [1]}, report)
-    assert [str(each) for each in SchemaValidator(schema).find_mistakes(value)] == [
-        "/days must be an integer, not an array"
-    ]
+    assert describe(schema, value) == ["/days must be an integer, not an array"]
 
 
 @pytest.mark.parametrize(("schema", "count"), [(True, 0), (False, 1)])
@@ -411,6 +409,9 @@ def test_names(name: object, number: int | None) -> None:
     assert find_dialect({"$schema": name}) == number
 
 
+REQUIRED, OPTIONAL = {"required": True}, {"required": False}
+
+
 @pytest.mark.parametrize("name", [D4, D6, D7, D8, None])
 @pytest.mark.parametrize(
     ("schema", "translated"),
@@ -426,14 +427,8 @@ def test_names(name: object, number: int | None) -> None:
         ({"definitions": {"a": {"$id": "#P"}}}, {"definitions": {"a": {"$anchor": "P"}}}),
         ({"$defs": {"a": {"$id": "x.json#P"}}}, {"$defs": {"a": {"$id": "x.json", "$anchor": "P"}}}),
         ({"$id": "#/a b"}, {}),
-        (
-            {"properties": {"a": {"required": True}, "b": {"required": False}}},
-            {"properties": {"a": {}, "b": {}}, "required": ["a"]},
-        ),
-        (
-            {"properties": {"a": {"required": True}}, "required": ["b"]},
-            {"properties": {"a": {}}, "required": ["b", "a"]},
-        ),
+        ({"properties": {"a": REQUIRED, "b": OPTIONAL}}, {"properties": {"a": {}, "b": {}}, "required": ["a"]}),
+        ({"properties": {"a": REQUIRED}, "required": ["b"]}, {"properties": {"a": {}}, "required": ["b", "a"]}),
     ],
 )
 def test_what_can_mean_one_thing_only(name: str | None, schema: dict[str, Any], translated: dict[str, Any]) -> None:
@@ -512,18 +507,8 @@ def test_what_no_dialect_knows_is_unchanged(schema: dict[str, Any]) -> None:
     assert translate(schema, D4) == schema
 
 
-LEAVES = st.sampled_from(
-    [
-        {},
-        {"type": "string"},
-        {"type": "integer"},
-        {"minimum": 2},
-        {"minLength": 2},
-        {"const": 1},
-        {"required": ["a"]},
-        False,
-    ]
-)
+TYPES = [{"type": "string"}, {"type": "integer"}]
+LEAVES = st.sampled_from([{}, *TYPES, {"minimum": 2}, {"minLength": 2}, {"const": 1}, {"required": ["a"]}, False])
 
 
 def combine_widening(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -581,19 +566,18 @@ def test_every_value_that_was_allowed_is_allowed(
             assert not widened.find_mistakes(value)
 
 
+CLOSED = {"additionalProperties": False}
+
+
 @pytest.mark.parametrize(
     ("schema", "place", "widened"),
     [
         ({"type": "string", "pattern": "("}, ("pattern",), {"type": "string"}),
         ({"required": [1]}, ("required", 0), {}),
-        ({"properties": {"a": "x"}, "additionalProperties": False}, ("properties", "a"), ...),
-        (
-            {"properties": [], "additionalProperties": False},
-            ("properties",),
-            {"properties": {}, "additionalProperties": False},
-        ),
-        ({"properties": 3, "additionalProperties": False}, ("properties",), {}),
-        ({"patternProperties": {"(": {}, "a": {}}, "additionalProperties": False}, ("patternProperties", "("), ...),
+        ({"properties": {"a": "x"}, **CLOSED}, ("properties", "a"), ...),
+        ({"properties": [], **CLOSED}, ("properties",), {"properties": {}, **CLOSED}),
+        ({"properties": 3, **CLOSED}, ("properties",), {}),
+        ({"patternProperties": {"(": {}, "a": {}}, **CLOSED}, ("patternProperties", "("), ...),
         ({"not": {"pattern": "("}, "type": "string"}, ("not", "pattern"), {"type": "string"}),
         ({"oneOf": [{"pattern": "("}, {}], "anyOf": [{}]}, ("oneOf", 0, "pattern"), ...),
         ({"type": "string"}, ("pattern",), {"type": "string"}),
@@ -609,16 +593,17 @@ def test_places(schema: dict[str, Any], place: tuple[str | int, ...], widened: A
     assert widen_schema(schema, place) == (expected[place] if widened is ... else widened)
 
 
+ONE_OF = "must be one of the allowed values"
+
+
 def test_text_of_a_mistake() -> None:
     assert str(Mistake("/a/0", "is required")) == "/a/0 is required"
     assert str(Mistake("", "must be null, not a string")) == "the whole value must be null, not a string"
-    assert str(Mistake("/u", "must be one of the allowed values", ('"a"', "1"))) == (
-        '/u must be one of the allowed values: "a", 1'
-    )
+    assert str(Mistake("/u", ONE_OF, ('"a"', "1"))) == f'/u {ONE_OF}: "a", 1'
 
 
 def test_long_lists_are_shortened_with_their_number() -> None:
-    text = str(Mistake("/u", "must be one of the allowed values", tuple(map(str, range(1_025)))))
+    text = str(Mistake("/u", ONE_OF, tuple(map(str, range(1_025)))))
     assert text.endswith("18, 19 and 1,005 more")
     mistakes = [Mistake(f"/{n}", "is required") for n in range(MAX_SHOWN + 3)]
     assert join_mistakes(mistakes).endswith("/19 is required; and 3 more")
@@ -633,59 +618,43 @@ def test_json_pointer() -> None:
     assert split_pointer("") == []
 
 
-CARD = {
-    "type": "object",
-    "properties": {"kind": {"const": "card"}, "number": {"type": "string"}},
-    "required": ["kind", "number"],
-}
-CASH = {
-    "type": "object",
-    "properties": {"kind": {"const": "cash"}, "amount": {"type": "number"}},
-    "required": ["kind", "amount"],
-}
+def pay_by(kind: str, field: str, type: str) -> dict[str, Any]:
+    properties = {"kind": {"const": kind}, field: {"type": type}}
+    return {"type": "object", "properties": properties, "required": ["kind", field]}
+
+
+CARD, CASH = pay_by("card", "number", "string"), pay_by("cash", "amount", "number")
 
 
 @pytest.mark.parametrize(
     ("schema", "value", "texts"),
     [
-        (
-            {"type": ["string", "null", "array"]},
-            7,
-            ["the whole value must be null, a string or an array, not an integer"],
-        ),
-        ({"type": "integer"}, 1.5, ["the whole value must be an integer, not a number"]),
-        ({"type": "integer"}, True, ["the whole value must be an integer, not a boolean"]),
-        ({"type": "string"}, None, ["the whole value must be a string, not null"]),
-        ({"type": "string"}, {}, ["the whole value must be a string, not an object"]),
-        ({"minimum": 1}, 0, ["the whole value must be at least 1"]),
-        ({"maximum": 1.5}, 2, ["the whole value must be at most 1.5"]),
-        ({"exclusiveMinimum": 1}, 1, ["the whole value must be greater than 1"]),
-        ({"exclusiveMaximum": 1}, 1, ["the whole value must be less than 1"]),
-        ({"multipleOf": 5}, 7, ["the whole value must be a multiple of 5"]),
-        ({"minLength": 2}, "x", ["the whole value must have at least 2 characters"]),
-        ({"maxLength": 1}, "xx", ["the whole value must have at most 1 character"]),
-        ({"minItems": 1}, [], ["the whole value must have at least 1 item"]),
-        ({"maxItems": 1000}, [0] * 1001, ["the whole value must have at most 1,000 items"]),
-        ({"minProperties": 1}, {}, ["the whole value must have at least 1 property"]),
-        ({"maxProperties": 0}, {"a": 1}, ["the whole value must have at most 0 properties"]),
-        ({"pattern": "^a+$"}, "b", ["the whole value must match the pattern ^a+$"]),
-        ({"uniqueItems": True}, [1, 1], ["the whole value must not have two equal items"]),
-        (
-            {"contains": {"const": 1}},
-            [2],
-            ["the whole value must have as many items of the kind in 'contains' as the schema requires"],
-        ),
-        ({"not": {"type": "null"}}, None, ["the whole value must not be of the kind in 'not'"]),
+        ({"type": ["string", "null", "array"]}, 7, ["must be null, a string or an array, not an integer"]),
+        ({"type": "integer"}, 1.5, ["must be an integer, not a number"]),
+        ({"type": "integer"}, True, ["must be an integer, not a boolean"]),
+        ({"type": "string"}, None, ["must be a string, not null"]),
+        ({"type": "string"}, {}, ["must be a string, not an object"]),
+        ({"minimum": 1}, 0, ["must be at least 1"]),
+        ({"maximum": 1.5}, 2, ["must be at most 1.5"]),
+        ({"exclusiveMinimum": 1}, 1, ["must be greater than 1"]),
+        ({"exclusiveMaximum": 1}, 1, ["must be less than 1"]),
+        ({"multipleOf": 5}, 7, ["must be a multiple of 5"]),
+        ({"minLength": 2}, "x", ["must have at least 2 characters"]),
+        ({"maxLength": 1}, "xx", ["must have at most 1 character"]),
+        ({"minItems": 1}, [], ["must have at least 1 item"]),
+        ({"maxItems": 1000}, [0] * 1001, ["must have at most 1,000 items"]),
+        ({"minProperties": 1}, {}, ["must have at least 1 property"]),
+        ({"maxProperties": 0}, {"a": 1}, ["must have at most 0 properties"]),
+        ({"pattern": "^a+$"}, "b", ["must match the pattern ^a+$"]),
+        ({"uniqueItems": True}, [1, 1], ["must not have two equal items"]),
+        ({"contains": {"const": 1}}, [2], ["must have as many items of the kind in 'contains' as the schema requires"]),
+        ({"not": {"type": "null"}}, None, ["must not be of the kind in 'not'"]),
         ({"properties": {"a": False}}, {"a": 1}, ["/a is not allowed"]),
-        ({"const": "x"}, "y", ['the whole value must be the only allowed value: "x"']),
-        ({"enum": ["a", 1, None]}, "y", ['the whole value must be one of the allowed values: "a", 1, null']),
+        ({"const": "x"}, "y", ['must be the only allowed value: "x"']),
+        ({"enum": ["a", 1, None]}, "y", ['must be one of the allowed values: "a", 1, null']),
         ({"required": ["a/b", "c"]}, {}, ["/a~1b is required", "/c is required"]),
         ({"dependentRequired": {"a": ["b"]}}, {"a": 1}, ["/b is required"]),
-        (
-            {"propertyNames": {"maxLength": 1}},
-            {"ab": 1},
-            ["the whole value has a property whose name must have at most 1 character"],
-        ),
+        ({"propertyNames": {"maxLength": 1}}, {"ab": 1}, ["has a property whose name must have at most 1 character"]),
         (
             {"properties": {"a": {}}, "additionalProperties": False},
             {"b": 1, "c": 2},
@@ -705,56 +674,38 @@ CASH = {
         (
             {"prefixItems": [{}], "unevaluatedItems": False},
             [1, "b"],
-            ["the whole value must not have items that the schema does not describe"],
+            ["must not have items that the schema does not describe"],
         ),
-        (
-            {"anyOf": [{"type": "string"}, {"type": "null"}]},
-            3,
-            ["the whole value must be a string or null, not an integer"],
-        ),
-        (
-            {"anyOf": [{"enum": ["a", "b"]}, {"const": "c"}]},
-            "d",
-            ['the whole value must be one of the allowed values: "a", "b", "c"'],
-        ),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, 3, ["must be a string or null, not an integer"]),
+        ({"anyOf": [{"enum": ["a", "b"]}, {"const": "c"}]}, "d", ['must be one of the allowed values: "a", "b", "c"']),
         (
             {"anyOf": [{"enum": ["a"]}, {"type": "integer"}]},
             "d",
-            ['the whole value must be an integer, or one of the allowed values: "a"'],
+            ['must be an integer, or one of the allowed values: "a"'],
         ),
-        (
-            {"anyOf": [{"type": "null"}, {"type": "string", "minLength": 3}]},
-            "x",
-            ["the whole value must have at least 3 characters"],
-        ),
+        ({"anyOf": [{"type": "null"}, {"type": "string", "minLength": 3}]}, "x", ["must have at least 3 characters"]),
         ({"oneOf": [CARD, CASH]}, {"kind": "cash", "amount": "7"}, ["/amount must be a number, not a string"]),
         (
             {"oneOf": [CARD, CASH]},
             {"number": "7"},
-            [
-                "the whole value matches none of 2 alternatives: (1) /kind is required; "
-                "(2) /kind is required, /amount is required"
-            ],
+            ["matches none of 2 alternatives: (1) /kind is required; (2) /kind is required, /amount is required"],
         ),
         (
             {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
             {},
-            ["the whole value matches none of 2 alternatives: (1) /a is required; (2) /b is required"],
+            ["matches none of 2 alternatives: (1) /a is required; (2) /b is required"],
         ),
         (
             {"oneOf": [{"type": "integer"}, {"minimum": 2}]},
             3,
-            ["the whole value matches several of the alternatives, and must match exactly one"],
+            ["matches several of the alternatives, and must match exactly one"],
         ),
-        (
-            {"if": {"type": "string"}, "then": {"minLength": 3}},
-            "a",
-            ["the whole value must have at least 3 characters"],
-        ),
+        ({"if": {"type": "string"}, "then": {"minLength": 3}}, "a", ["must have at least 3 characters"]),
     ],
 )
 def test_text(schema: dict[str, Any], value: Any, texts: list[str]) -> None:
-    assert [str(each) for each in SchemaValidator(schema).find_mistakes(value)] == texts
+    """A text without a path is about the whole value."""
+    assert describe(schema, value) == [text if text[0] == "/" else f"the whole value {text}" for text in texts]
 
 
 SECRET = "s3cr3t"
@@ -782,6 +733,7 @@ def test_no_text_repeats_the_value(schema: Any) -> None:
 
 
 ADDRESS = "http://x.example/z"
+AWAY = {"$ref": ADDRESS}
 
 
 @pytest.mark.parametrize(
@@ -796,12 +748,7 @@ ADDRESS = "http://x.example/z"
         {"$id": "http://a.example/c", "$defs": {"x": {"$id": "d"}}, "$ref": "d"},
         {"$id": "http://a.example/c", "$ref": "http://a.example/c#/$defs/x", "$defs": {"x": {}}},
         {"$id": "urn:uuid:deadbeef", "$ref": "urn:uuid:deadbeef#/$defs/x", "$defs": {"x": {}}},
-        {
-            "default": {"$ref": ADDRESS},
-            "const": {"$ref": ADDRESS},
-            "enum": [{"$ref": ADDRESS}],
-            "x-own": {"$ref": ADDRESS},
-        },
+        {"default": AWAY, "const": AWAY, "enum": [AWAY], "x-own": AWAY},
         {"properties": {"$ref": {"type": "string"}, "$schema": {"type": "string"}}},
     ],
 )
@@ -846,10 +793,7 @@ def test_a_reference_to_an_address_is_a_problem(schema: dict[str, Any], path: st
         ({"$anchor": "a b"}, ["/$anchor must match the pattern"]),
         ({"$ref": "#/nowhere"}, ["the whole value has a reference to a place that does not exist (Pointer '/nowhere'"]),
         ({"$ref": "#foo"}, ["the whole value has a reference to a place that does not exist (Anchor 'foo'"]),
-        (
-            {"type": "str", "items": {"$ref": ADDRESS}},
-            ["/type must be an array, or one of", "/items/$ref must refer to"],
-        ),
+        ({"type": "str", "items": AWAY}, ["/type must be an array, or one of", "/items/$ref must refer to"]),
     ],
 )
 def test_what_is_no_schema(schema: Any, texts: list[str]) -> None:
