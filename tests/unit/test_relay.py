@@ -53,6 +53,11 @@ def catalog(*tools: Mapping[str, Any], **keys: Any) -> Catalog:
     return Catalog.of([service(**keys)], tools or [tool("pun", style="pun"), tool("dry", style="dry")])
 
 
+def lab(handler: Any) -> contextlib.AbstractAsyncContextManager[object]:
+    """The one instance."""
+    return serving(handler, request_queue=INSTANCE, response_queue=ANSWERS)
+
+
 @contextlib.asynccontextmanager
 async def relaying(tools: Catalog | None = None, **config: Any) -> AsyncIterator[Relay]:
     async with Relay(RelayConfig(broker=BROKER, **config), tools or catalog()) as relay:
@@ -68,6 +73,11 @@ async def answer_of(caller: Peer) -> tuple[str, dict[str, Any]]:
     """The id and the body of the next reply."""
     message: Message = await caller.arrived.get()
     return message.properties()[Property.ID], json.loads(message.data())
+
+
+def reply(text: str) -> dict[str, Any]:
+    """The body of a whole reply."""
+    return {"error": None, "response": text, "end_of_stream": True}
 
 
 async def ask(caller: Peer, payload: bytes, **properties: str) -> dict[str, Any]:
@@ -103,11 +113,7 @@ async def test_the_tool_is_the_one_with_the_same_config(config: dict[str, Any], 
     )
     done = Service(lambda _: "done")
     labels = []
-    async with (
-        serving(done, request_queue=INSTANCE, response_queue=ANSWERS),
-        relaying(tools) as relay,
-        Peer.as_caller() as caller,
-    ):
+    async with lab(done), relaying(tools) as relay, Peer.as_caller() as caller:
         forward = relay.forward
 
         async def record(tool: Any, *others: Any) -> Any:
@@ -115,11 +121,7 @@ async def test_the_tool_is_the_one_with_the_same_config(config: dict[str, Any], 
             return await forward(tool, *others)
 
         relay.forward = record  # type: ignore[method-assign] # to see what it identified
-        assert await ask(caller, request(config, {"n": 1})) == {
-            "error": None,
-            "response": "done",
-            "end_of_stream": True,
-        }
+        assert await ask(caller, request(config, {"n": 1})) == reply("done")
     assert labels == [label]
     assert done.requests == [(config, {"n": 1}, "default-user")]
 
@@ -132,7 +134,7 @@ async def test_the_user_is_that_of_the_payload_else_of_the_property(
     payload: dict[str, str], properties: dict[str, str], user: str
 ) -> None:
     done = Service(lambda _: "done")
-    async with serving(done, request_queue=INSTANCE, response_queue=ANSWERS), relaying(), Peer.as_caller() as caller:
+    async with lab(done), relaying(), Peer.as_caller() as caller:
         await ask(caller, request({"style": "pun"}, **payload), **properties)
     assert [user for _, _, user in done.requests] == [user]
 
@@ -215,17 +217,12 @@ async def test_a_third_party_instance_that_hangs_keeps_no_place_of_the_bulkhead(
 async def test_the_topic_of_a_killed_instance_gets_no_request_while_another_one_is_there() -> None:
     names = ("lab-1", "lab-2")
     topics = {f"non-persistent://tg/request/{name}": f"non-persistent://tg/response/{name}" for name in names}
-    instances = [
-        {"id": name, "request-queue": requests, "response-queue": replies}
-        for name, (requests, replies) in zip(names, topics.items(), strict=True)
-    ]
+    instances, servers = [], []
     async with contextlib.AsyncExitStack() as stack:
-        servers = [
-            await stack.enter_async_context(
-                serving(lambda _: "why", request_queue=requests, response_queue=replies, instance=name)
-            )
-            for name, (requests, replies) in zip(names, topics.items(), strict=True)
-        ]
+        for name, (requests, replies) in zip(names, topics.items(), strict=True):
+            instances.append({"id": name, "request-queue": requests, "response-queue": replies})
+            server = serving(lambda _: "why", request_queue=requests, response_queue=replies, instance=name)
+            servers.append(await stack.enter_async_context(server))
         await stack.enter_async_context(relaying(catalog(instances=instances)))
         caller = await stack.enter_async_context(Peer.as_caller())
         await ask(caller, request({"style": "pun"}))
@@ -316,11 +313,7 @@ async def test_only_a_stream_has_a_first_chunk() -> None:
 
     before = count_first_chunks()
     replies = iter(["whole", stream()])
-    async with (
-        serving(lambda _: next(replies), request_queue=INSTANCE, response_queue=ANSWERS),
-        relaying() as relay,
-        Peer.as_caller() as caller,
-    ):
+    async with lab(lambda _: next(replies)), relaying() as relay, Peer.as_caller() as caller:
         assert (await ask(caller, request({"style": "pun"})))["response"] == "whole"
         assert count_first_chunks() == before, "a whole reply takes the path of a call"
         assert (await ask(caller, request({"style": "pun"})))["response"] == "a"
@@ -348,11 +341,7 @@ async def fail(_: Any) -> str:
 
 async def test_errors_of_the_tool_and_of_guards_have_a_type_and_a_text() -> None:
     policy = UNGUARDED | {"rate-limit": {"rate": "1/h", "max-wait": 0}}
-    async with (
-        serving(fail, request_queue=INSTANCE, response_queue=ANSWERS),
-        relaying(catalog(policy=policy)),
-        Peer.as_caller() as caller,
-    ):
+    async with lab(fail), relaying(catalog(policy=policy)), Peer.as_caller() as caller:
         first = await ask(caller, request({"style": "pun"}))
         assert first["error"] == {"type": "no-topic", "message": "Give a topic."}
         second = await ask(caller, request({"style": "pun"}))
@@ -369,16 +358,8 @@ async def test_calls_that_are_shared_or_hedged_have_whole_replies(guard: dict[st
         yield "a"
         yield "b"
 
-    async with (
-        serving(lambda _: stream(), request_queue=INSTANCE, response_queue=ANSWERS),
-        relaying(tools),
-        Peer.as_caller() as caller,
-    ):
-        assert (await ask(caller, request({"style": "pun"}))) == {
-            "error": None,
-            "response": "ab",
-            "end_of_stream": True,
-        }
+    async with lab(lambda _: stream()), relaying(tools), Peer.as_caller() as caller:
+        assert await ask(caller, request({"style": "pun"})) == reply("ab")
 
 
 async def test_a_request_that_has_passed_the_topic_is_refused() -> None:
@@ -410,11 +391,7 @@ async def test_a_request_that_has_passed_the_topic_is_refused() -> None:
 )
 async def test_a_request_that_cannot_be_forwarded_is_answered_and_ends_nothing(payload: bytes, type: str) -> None:
     done = Service(lambda _: "done")
-    async with (
-        serving(done, request_queue=INSTANCE, response_queue=ANSWERS),
-        relaying(catalog(policy=UNGUARDED | {"max-request-bytes": 500})),
-        Peer.as_caller() as caller,
-    ):
+    async with lab(done), relaying(catalog(policy=UNGUARDED | {"max-request-bytes": 500})), Peer.as_caller() as caller:
         error = (await ask(caller, payload))["error"]
         assert error["type"] == type
         assert "was not executed: " in error["message"]
@@ -441,11 +418,7 @@ async def test_a_request_above_the_brokers_limit_is_answered_and_holds_up_no_oth
 
 async def test_requests_without_an_id_are_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     done = Service(lambda _: "done")
-    async with (
-        serving(done, request_queue=INSTANCE, response_queue=ANSWERS),
-        relaying() as relay,
-        Peer.as_caller() as caller,
-    ):
+    async with lab(done), relaying() as relay, Peer.as_caller() as caller:
         for _ in range(100):
             await caller.ask(request({"style": "pun"}))
         assert (await ask(caller, request({"style": "pun"})))["response"] == "done"
@@ -503,7 +476,7 @@ async def test_what_needs_a_restart_is_refused_at_a_reload() -> None:
 async def test_changes_of_the_catalogue_are_followed() -> None:
     changes: list[str] = []
     async with (
-        serving(Service(lambda _: "done"), request_queue=INSTANCE, response_queue=ANSWERS),
+        lab(Service(lambda _: "done")),
         Relay(RelayConfig(broker=BROKER), Catalog.empty(), on_change=changes.append) as relay,
         Peer.as_caller() as caller,
     ):
@@ -581,11 +554,7 @@ async def test_a_service_keeps_its_configuration_when_an_edit_is_in_its_way(
 ) -> None:
     source = Descriptors(public("lab", REQUESTS), is_atomic=is_atomic)
     done = Service(lambda _: "done")
-    async with (
-        serving(done, request_queue=INSTANCE, response_queue=ANSWERS),
-        Relay(RelayConfig(broker=BROKER), [source]) as relay,
-        Peer.as_caller() as caller,
-    ):
+    async with lab(done), Relay(RelayConfig(broker=BROKER), [source]) as relay, Peer.as_caller() as caller:
         await source.edit(*edited, public("far", f"{REQUESTS}-far", f"{REQUESTS}-far-1"))
         assert problem in caplog.text
         assert (await ask(caller, request({"n": 1})))["response"] == "done"
@@ -624,11 +593,7 @@ async def test_a_topic_that_passes_to_another_service_has_one_consumer_at_a_time
     source = Descriptors(public("lab", REQUESTS))
     done = Service(lambda _: "done")
     subscribe = MemoryTransport.subscribe
-    async with (
-        serving(done, request_queue=INSTANCE, response_queue=ANSWERS),
-        Relay(RelayConfig(broker=BROKER), [source]),
-        Peer.as_caller() as caller,
-    ):
+    async with lab(done), Relay(RelayConfig(broker=BROKER), [source]), Peer.as_caller() as caller:
 
         async def subscribe_and_ask(self: MemoryTransport, topic: str, *arguments: Any, **options: Any) -> Any:
             subscription = await subscribe(self, topic, *arguments, **options)
@@ -685,11 +650,7 @@ async def test_a_reload_whose_servers_cannot_be_opened_keeps_the_former_ones_and
     source = Descriptors(public("lab", REQUESTS))
     monkeypatch.setattr(RelayConfig, "list_sources", lambda _: [source])
     done = Service(lambda _: "done")
-    async with (
-        serving(done, request_queue=INSTANCE, response_queue=ANSWERS),
-        Relay(RelayConfig(broker=BROKER)) as relay,
-        Peer.as_caller() as caller,
-    ):
+    async with lab(done), Relay(RelayConfig(broker=BROKER)) as relay, Peer.as_caller() as caller:
         with refusing(REQUESTS):
             await relay.reload(msgspec.structs.replace(relay.config, concurrency=7))
             assert (await ask(caller, request({"n": 1})))["response"] == "done"
@@ -697,6 +658,14 @@ async def test_a_reload_whose_servers_cannot_be_opened_keeps_the_former_ones_and
         await asyncio.sleep(MAX_RETRY_S)
         assert [each.concurrency for each in relay.servers] == [7]
         assert (await ask(caller, request({"n": 1})))["response"] == "done"
+
+
+def write_config(folder: Path, described: dict[str, Any], **keys: Any) -> Path:
+    """Write a relay's configuration, whose catalogue is a folder with one service."""
+    (folder / "tools" / "tool-service").mkdir(parents=True)
+    (folder / "tools" / "tool-service" / "lab.json").write_text(json.dumps(described))
+    (folder / "relay.json").write_text(json.dumps({"catalog": ["tools"], **keys}))
+    return folder / "relay.json"
 
 
 @pytest.mark.parametrize(
@@ -707,10 +676,7 @@ async def test_a_reload_whose_servers_cannot_be_opened_keeps_the_former_ones_and
 async def test_a_reload_that_fails_is_reported_and_the_next_one_works(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "relay.json"
-    file.write_text(json.dumps({"catalog": ["tools"]}))
-    (tmp_path / "tools" / "tool-service").mkdir(parents=True)
-    (tmp_path / "tools" / "tool-service" / "lab.json").write_text(json.dumps(public("lab", REQUESTS)))
+    file = write_config(tmp_path, public("lab", REQUESTS))
     hangup = asyncio.Event()
 
     async def reload() -> dict[str, Any]:
@@ -737,16 +703,11 @@ async def test_a_reload_that_fails_is_reported_and_the_next_one_works(
         reloading.cancel()
 
 
-@pytest.mark.parametrize(
-    ("services", "expected"), [([], "the flows of mcp-tool"), ([service()], "1 service and the flows of mcp-tool")]
-)
+@pytest.mark.parametrize(("services", "expected"), [([], ""), ([service()], "1 service and ")])
 async def test_a_relay_of_flows_says_so(
     services: list[dict[str, Any]], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "tools" / "tool-service").mkdir(parents=True)
-    (tmp_path / "tools" / "tool-service" / "lab.json").write_text(json.dumps(service()))
-    file = tmp_path / "relay.json"
-    file.write_text(json.dumps({"catalog": ["tools"], "mcp-tool": {}}))
+    file = write_config(tmp_path, service(), **{"mcp-tool": {}})
     hangup = asyncio.Event()
     hangup.set()
     async with relaying(Catalog.of(services), mcp_tool=McpToolConfig()) as relay:
@@ -757,7 +718,7 @@ async def test_a_relay_of_flows_says_so(
                 break
             await asyncio.sleep(0.1)
         reloading.cancel()
-    assert json.loads(out)["text"] == f"Reloaded: relaying {expected}."
+    assert json.loads(out)["text"] == f"Reloaded: relaying {expected}the flows of mcp-tool."
 
 
 @pytest.mark.wall_clock
@@ -794,10 +755,7 @@ async def test_a_service_manager_that_reads_nothing_holds_up_nothing(
 
 
 FLOW = {"topics": {"request": "request:tg:mcp-tool:default:one", "response": "response:tg:mcp-tool:default:one"}}
-FLOW_REQUESTS, FLOW_RESPONSES = (
-    "non-persistent://tg/request/mcp-tool:default:one",
-    "non-persistent://tg/response/mcp-tool:default:one",
-)
+FLOW_REQUESTS, FLOW_RESPONSES = (f"non-persistent://tg/{of}/mcp-tool:default:one" for of in ("request", "response"))
 
 
 async def call_mcp_tool(caller: Peer, name: str, parameters: object = None, **properties: str) -> dict[str, Any]:
@@ -821,7 +779,7 @@ async def test_the_flows_of_the_mcp_tool_processor_are_served_by_tools_of_the_ca
     store = ConfigStore()
     store.write("processor:mcp-tool", "one", FLOW)
     done = Service(lambda arguments: arguments["answer"])
-    async with serving(done, request_queue=INSTANCE, response_queue=ANSWERS), flows_of(store) as (_, caller, _config):
+    async with lab(done), flows_of(store) as (_, caller, _config):
         assert await call_mcp_tool(caller, "pun", {"answer": "ha"}) == {"error": None, "text": "ha", "object": None}
         # TrustGraph's client reads an empty text as missing, and an object then.
         assert await call_mcp_tool(caller, "dry", {"answer": ""}) == {"error": None, "text": None, "object": '""'}
@@ -870,10 +828,7 @@ async def test_two_flows_or_a_flow_and_a_service_with_one_topic_are_not_both_ser
     store.write("processor:mcp-tool", "same", FLOW)
     store.write("processor:mcp-tool", "service", {"topics": {**FLOW["topics"], "request": "request:tg:lab"}})
     done = Service(lambda _: "done")
-    async with (
-        serving(done, request_queue=INSTANCE, response_queue=ANSWERS),
-        flows_of(store) as (relay, caller, _config),
-    ):
+    async with lab(done), flows_of(store) as (relay, caller, _config):
         assert [server.request_queue for server in relay.servers] == [REQUESTS, FLOW_REQUESTS]
         assert (await call_mcp_tool(caller, "pun"))["text"] == "done"
         await idle()

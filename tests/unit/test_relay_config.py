@@ -61,11 +61,8 @@ def test_every_mistake_is_reported_at_once(folder: Path) -> None:
     change(folder / "relay" / "tools" / "tool" / "tell-joke.json", service="no-service", name=7)
     with pytest.raises(RelayError) as caught:
         RelayConfig.load(folder / "relay.json")
-    assert {Path(problem.file).name for problem in caught.value.problems} == {
-        "policy.json",
-        "grants.json",
-        "tell-joke.json",
-    }
+    files = {Path(problem.file).name for problem in caught.value.problems}
+    assert files == {"policy.json", "grants.json", "tell-joke.json"}
     assert str(caught.value).startswith("The relay cannot be configured: ")
 
 
@@ -106,30 +103,17 @@ def test_a_mistake_has_its_key(folder: Path, raw: object, key: str, problem: str
 def test_every_mistake_is_listed(folder: Path) -> None:
     """Those of the file's own keys, and those of what its other keys name; a key that is missing for a mistake is none."""
     (folder / "policy.json").write_text('{"retry": 0}')
-    raw = {
-        "catalog": ["relay/tools"],
-        "concurrency": 0,
-        "drain": 3,
-        "x.y": 1,
-        "services": ["no"],
-        "policy": "policy.json",
-    }
-    with pytest.raises(RelayError) as caught:
-        RelayConfig.load(write(folder / "relay.json", raw))
-    assert sorted(each.key for each in caught.value.problems) == [
-        "['x.y']",
-        "concurrency",
-        "drain",
-        "no",
-        "retry.max-attempts",
-    ]
-    with pytest.raises(RelayError) as caught:
-        RelayConfig.load(write(folder / "relay.json", {"catalogue": ["relay/tools"], "services": ["no"]}))
-    assert [each.key for each in caught.value.problems] == ["catalogue"]
-    raw = {"catalog": ["relay/tools", 7], "services": ["no"], "mcp-tool": {"workspce": "x"}}
-    with pytest.raises(RelayError) as caught:
-        RelayConfig.load(write(folder / "relay.json", raw))
-    assert sorted(each.key for each in caught.value.problems) == ["catalog[1]", "mcp-tool.workspce"]
+
+    def keys(**raw: object) -> list[str]:
+        with pytest.raises(RelayError) as caught:
+            RelayConfig.load(write(folder / "relay.json", {"services": ["no"], **raw}))
+        return sorted(each.key for each in caught.value.problems)
+
+    odd = {"concurrency": 0, "drain": 3, "x.y": 1, "policy": "policy.json"}
+    found = keys(catalog=["relay/tools"], **odd)
+    assert found == ["['x.y']", "concurrency", "drain", "no", "retry.max-attempts"]
+    assert keys(catalogue=["relay/tools"]) == ["catalogue"]
+    assert keys(catalog=["relay/tools", 7], **{"mcp-tool": {"workspce": "x"}}) == ["catalog[1]", "mcp-tool.workspce"]
 
 
 def test_a_file_that_is_missing_or_no_json_is_a_mistake(folder: Path) -> None:
@@ -141,13 +125,8 @@ def test_a_file_that_is_missing_or_no_json_is_a_mistake(folder: Path) -> None:
 
 def catalog(*instances: Mapping[str, Any], tools: int = 1) -> Catalog:
     service = {"id": "joke", "request-queue": JOKE, "response-queue": ANSWERS, "instances": instances}
-    return Catalog.of(
-        [service],
-        [
-            {"type": "tool-service", "name": f"tell-{number}", "description": "Tells.", "service": "joke"}
-            for number in range(tools)
-        ],
-    )
+    tool = {"type": "tool-service", "description": "Tells.", "service": "joke"}
+    return Catalog.of([service], [{**tool, "name": f"tell-{number}"} for number in range(tools)])
 
 
 ONE = {"id": "one", "request-queue": f"{JOKE}-1", "response-queue": f"{ANSWERS}-1"}
@@ -282,10 +261,8 @@ def test_an_admin_endpoint_without_its_extra_is_told_at_once(
     monkeypatch.delitem(sys.modules, "dispatch.admin.app", raising=False)
     assert main([*command.split(), "--admin", "127.0.0.1:0"]) == 2
     end = capsys.readouterr()
-    assert (
-        f"Error: The admin endpoint needs {missing}. Install what it needs: pip install 'tool-dispatch[http]'"
-        in end.err
-    )
+    fix = "Install what it needs: pip install 'tool-dispatch[http]'"
+    assert f"Error: The admin endpoint needs {missing}. {fix}" in end.err
     assert "unexpectedly" not in end.err
     assert end.out == ""
 

@@ -151,10 +151,8 @@ def test_it_is_a_tool_for_models() -> None:
 
 def test_wrong_arguments_of_a_model_are_answered() -> None:
     store = ResultStore()
-    for arguments, problem in (
-        ({}, "the argument 'handle' is missing"),
-        ({"handle": "x", "page": 1}, "no argument 'page'"),
-    ):
+    missing, unknown = "the argument 'handle' is missing", "no argument 'page'"
+    for arguments, problem in (({}, missing), ({"handle": "x", "page": 1}, unknown)):
         answer = asyncio.run(store.tool("alice").answer(arguments))
         assert answer.is_error
         assert problem in answer.text
@@ -187,6 +185,8 @@ def failure(error: DispatchError) -> CallResult:
     return CallResult("weather", error.outcome, error=error)
 
 
+THROTTLED = ThrottledError("overloaded", "Not executed. Wait.", retryable=True, retry_after=2.5, rejected_by="service")
+UNKNOWN = RejectedError("unknown-tool", "There is no tool 'wether'.", alternatives=("weather", "wind"))
 KINDS: dict[str, tuple[Any, ...]] = {
     "text": (reply("Sunny — 23 °C. 晴れ\n"),),
     "text-that-is-json": (reply('{"city":   "Oslo"}'),),
@@ -198,14 +198,8 @@ KINDS: dict[str, tuple[Any, ...]] = {
     "invalid-output": (reply('{"city": 7, "unit": "K"}'), REPORT),
     "invalid-output-no-json": (reply("It is sunny."), REPORT),
     "tool-error": (failure(ToolError("NoSuchCity", "There is no city 'Olso'. Use 'Oslo'.")),),
-    "throttled": (
-        failure(
-            ThrottledError("overloaded", "Not executed. Wait.", retryable=True, retry_after=2.5, rejected_by="service")
-        ),
-    ),
-    "unknown-tool": (
-        failure(RejectedError("unknown-tool", "There is no tool 'wether'.", alternatives=("weather", "wind"))),
-    ),
+    "throttled": (failure(THROTTLED),),
+    "unknown-tool": (failure(UNKNOWN),),
     "cut-text": (reply(LINES), None, 500),
     "cut-json": (reply(ROWS), None, 700),
     "cut-json-with-schema": (reply(ROWS), {"type": "array"}, 700),

@@ -91,10 +91,8 @@ async def test_without_a_queue_only_what_can_run_is_taken(gate: Gate) -> None:
 
 @pytest.mark.costly
 async def test_thousands_of_slow_calls_run_at_once_if_they_may() -> None:
-    async with stand(lambda _: asyncio.sleep(2, "done"), concurrency=4_096, policy=Policy(**UNGUARDED)) as (
-        dispatcher,
-        _,
-    ):
+    policy = Policy(**UNGUARDED)
+    async with stand(lambda _: asyncio.sleep(2, "done"), concurrency=4_096, policy=policy) as (dispatcher, _):
         assert await asyncio.gather(*(dispatcher.call("work") for _ in range(4_096))) == ["done"] * 4_096
         assert asyncio.get_running_loop().time() == pytest.approx(START + 2, abs=0.1)
 
@@ -365,10 +363,8 @@ async def test_requests_of_third_parties_are_executed_while_the_server_drains() 
         await caller.ask(b"{}", id="2")  # waits for the first one
         await server.drain()
         answers = [await caller.arrived.get() for _ in range(2)]
-        assert [(each.properties()["id"], json.loads(each.data())["response"]) for each in answers] == [
-            ("1", "done"),
-            ("2", "done"),
-        ]
+        replies = [(each.properties()["id"], json.loads(each.data())["response"]) for each in answers]
+        assert replies == [("1", "done"), ("2", "done")]
         assert server.refused[Refusal.DRAINING] == 0
 
 
@@ -453,9 +449,8 @@ def test_asyncio_run_ends_although_tools_ignore_their_cancellation() -> None:
     ended = subprocess.run([sys.executable, "-c", ENDLESS], capture_output=True, text=True, timeout=60, check=True)
     assert ended.stdout.split() == ["cancelled", "closed"]
     assert "tools of lab that ignore their cancellation, and still run: 1. They are left alone: endless" in ended.stderr
-    assert (
-        "1 tools of this process ignore their cancellation and still run. They are left alone: own-end" in ended.stderr
-    )
+    warning = "1 tools of this process ignore their cancellation and still run. They are left alone: own-end"
+    assert warning in ended.stderr
 
 
 async def test_closing_stops_what_runs_at_once_and_answers_everyone() -> None:
@@ -614,9 +609,8 @@ asyncio.run(main())
 
 @pytest.fixture
 def scene() -> Any:
-    process = subprocess.Popen(
-        [sys.executable, "-c", SIGTERM_SCENE], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", SIGTERM_SCENE], cwd=ROOT, text=True, **pipes)
     yield process
     process.kill()
     process.communicate()
@@ -659,12 +653,20 @@ async def test_a_drain_ends_although_the_last_answers_cannot_leave(monkeypatch: 
         assert loop.time() - started == pytest.approx(FLUSH_S)
 
 
-async def test_a_drain_while_the_broker_is_away_sends_the_replies_when_it_is_back() -> None:
+@contextlib.asynccontextmanager
+async def slow_server() -> AsyncIterator[tuple[EmbeddedBroker, Any, ToolServer]]:
+    """An embedded broker, and a server on a connection of its own to it."""
     broker = EmbeddedBroker()
     transport = broker.transport()
     await transport.start()
+    async with serving(slowly, broker=transport, drain_timeout=30) as server:
+        yield broker, transport, server
+    await transport.close()
+
+
+async def test_a_drain_while_the_broker_is_away_sends_the_replies_when_it_is_back() -> None:
     async with (
-        serving(slowly, broker=transport, drain_timeout=30) as server,
+        slow_server() as (broker, transport, server),
         dispatching(transport=broker.transport(broker.injector)) as dispatcher,
     ):
         calls = [asyncio.create_task(dispatcher.call("work", {"seconds": seconds}, timeout=60)) for seconds in (1, 5)]
@@ -676,15 +678,12 @@ async def test_a_drain_while_the_broker_is_away_sends_the_replies_when_it_is_bac
         await server.close()
         assert await asyncio.gather(*calls) == ["done", "done"]
         assert asyncio.get_running_loop().time() == pytest.approx(START + 15.5, abs=0.5)
-    await transport.close()
 
 
 async def test_a_drain_does_not_wait_for_a_caller_that_has_died_with_all_its_replies() -> None:
-    broker, loop = EmbeddedBroker(), asyncio.get_running_loop()
-    transport = broker.transport()
-    await transport.start()
+    loop = asyncio.get_running_loop()
     async with (
-        serving(slowly, broker=transport, drain_timeout=30) as server,
+        slow_server() as (broker, _, server),
         dispatching(transport=broker.transport()) as dispatcher,
         dispatching(transport=broker.transport(broker.injector)) as dead,
     ):
@@ -696,24 +695,17 @@ async def test_a_drain_does_not_wait_for_a_caller_that_has_died_with_all_its_rep
         await server.drain()
         assert await call == "done"
         assert loop.time() - started == pytest.approx(0.5 + FLUSH_S, abs=0.1)
-    await transport.close()
 
 
 async def test_a_drain_ends_soon_while_the_broker_is_away_if_no_caller_waits() -> None:
-    broker, loop = EmbeddedBroker(), asyncio.get_running_loop()
-    transport = broker.transport()
-    await transport.start()
-    async with (
-        serving(slowly, broker=transport, drain_timeout=30) as server,
-        dispatching(transport=broker.transport()) as dispatcher,
-    ):
+    loop = asyncio.get_running_loop()
+    async with slow_server() as (broker, transport, server), dispatching(transport=broker.transport()) as dispatcher:
         await dispatcher.call("work", {"seconds": 1})
         await advance(1)
         transport.disconnect(15)
         started = loop.time()
         await server.drain()
         assert loop.time() - started == pytest.approx(FLUSH_S)
-    await transport.close()
 
 
 REQUEST = Request({"style": "pun"}, {"topic": "cats"}, "alice")

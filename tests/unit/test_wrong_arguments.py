@@ -16,10 +16,7 @@ from dispatch.adapters import execute, specs
 from dispatch.mcp import McpServer
 from dispatch.relay import RelayConfig
 
-TOPICS: dict[str, Any] = {
-    "request_queue": "non-persistent://tg/request/lab",
-    "response_queue": "non-persistent://tg/response/lab",
-}
+TOPICS: dict[str, Any] = {f"{of}_queue": f"non-persistent://tg/{of}/lab" for of in ("request", "response")}
 
 
 def echo(text: str = "") -> str:
@@ -45,68 +42,49 @@ def wrap(**changes: Any) -> object:
     return dispatch.wrap(OwnClient(), **({"tool": "work"} | changes))
 
 
+def keyword(make: Callable[..., object], name: str) -> Callable[[Any], object]:
+    """Make something with a value for one keyword."""
+    return lambda value: make(**{name: value})
+
+
 TEXT = "must be a text, not"
 PATH = "must be a path, not"
 
 MISTAKES: dict[str, tuple[Callable[[Any], object], Any, str]] = {
-    "server-topic": (lambda value: serve(request_queue=value), 3, f"request_queue {TEXT[:-5]}, or None, not an int"),
-    "server-instance": (lambda value: serve(instance=value), b"x", "instance must be a text, or None, not a bytes"),
-    "server-namespaces": (
-        lambda value: serve(reply_namespaces=value),
-        None,
-        "reply_namespaces must be a list of texts",
-    ),
+    "server-topic": (keyword(serve, "request_queue"), 3, f"request_queue {TEXT[:-5]}, or None, not an int"),
+    "server-instance": (keyword(serve, "instance"), b"x", "instance must be a text, or None, not a bytes"),
+    "server-namespaces": (keyword(serve, "reply_namespaces"), None, "reply_namespaces must be a list of texts"),
     "folder": (dispatch.Folder, None, f"path {PATH} None"),
     "functions-id": (lambda value: dispatch.Functions(echo, id=value), None, f"id {TEXT} None"),
     "package": (dispatch.ToolPackage, None, f"package {TEXT} None"),
     "mcp": (dispatch.McpServers, None, "servers must be a path, or the contents of the file, not None"),
-    "announced": (
-        lambda value: dispatch.Announced(trust=value),
-        3,
-        "trust must be a dispatch.Trust, or None, not an int",
-    ),
-    "announce-topic": (lambda value: dispatch.Announce(topic=value), 3, "topic must be the name of a topic, such as"),
-    "announce-keys": (lambda value: dispatch.Announce(keys=value), None, "keys must be secrets by their ids, such as"),
+    "announced": (keyword(dispatch.Announced, "trust"), 3, "trust must be a dispatch.Trust, or None, not an int"),
+    "announce-topic": (keyword(dispatch.Announce, "topic"), 3, "topic must be the name of a topic, such as"),
+    "announce-keys": (keyword(dispatch.Announce, "keys"), None, "keys must be secrets by their ids, such as"),
     "announce-labels": (
-        lambda value: dispatch.Announce(labels=value),
+        keyword(dispatch.Announce, "labels"),
         {"zone": 3},
         "the label 'zone' must be a text, not an int",
     ),
-    "announce-weight": (
-        lambda value: dispatch.Announce(weight=value),
-        "2",
-        "weight must be a number above 0, not a str",
-    ),
+    "announce-weight": (keyword(dispatch.Announce, "weight"), "2", "weight must be a number above 0, not a str"),
     "folder-watch": (lambda value: dispatch.Folder("x", watch=value), "no", "watch must be True or False, not a str"),
-    "read-only": (
-        lambda value: dispatch.Annotations(read_only=value),
-        "no",
-        "read_only must be True or False, not a str",
-    ),
+    "read-only": (keyword(dispatch.Annotations, "read_only"), "no", "read_only must be True or False, not a str"),
     "destructive": (
-        lambda value: dispatch.Annotations(destructive=value),
+        keyword(dispatch.Annotations, "destructive"),
         "no",
         "destructive must be True, False, or None, not a str",
     ),
-    "content": (lambda value: dispatch.Telemetry(content=value), "false", "content must be True or False, not a str"),
-    "trust": (lambda value: dispatch.Trust(services=value), None, "services must be a tuple of patterns, such as"),
-    "trust-number": (lambda value: dispatch.Trust(max_tools=value), "3", "max_tools must be a whole number, not a str"),
+    "content": (keyword(dispatch.Telemetry, "content"), "false", "content must be True or False, not a str"),
+    "trust": (keyword(dispatch.Trust, "services"), None, "services must be a tuple of patterns, such as"),
+    "trust-number": (keyword(dispatch.Trust, "max_tools"), "3", "max_tools must be a whole number, not a str"),
     "trust-file": (dispatch.Trust.load, None, f"path {PATH} None"),
-    "admin": (lambda value: dispatch.Admin(address=value), None, "address must be HOST:PORT, such as"),
-    "admin-hosts": (lambda value: dispatch.Admin(hosts=value), [3], "each of hosts must be a text, not an int"),
-    "admin-token": (lambda value: dispatch.Admin(read=value), {"a": 1}, "each token must be a text, not an int"),
+    "admin": (keyword(dispatch.Admin, "address"), None, "address must be HOST:PORT, such as"),
+    "admin-hosts": (keyword(dispatch.Admin, "hosts"), [3], "each of hosts must be a text, not an int"),
+    "admin-token": (keyword(dispatch.Admin, "read"), {"a": 1}, "each token must be a text, not an int"),
     "workspace": (dispatch.TrustGraphConfig, 3, f"workspace {TEXT} an int"),
-    "config-topics": (
-        lambda value: dispatch.TrustGraphConfig(topics=value),
-        3,
-        "topics must be a ConfigTopics, or None",
-    ),
-    "annotations": (
-        lambda value: wrap(annotations=value),
-        None,
-        "annotations must be a dispatch.Annotations, not None",
-    ),
-    "permissions": (lambda value: wrap(permissions=value), [None], "each of permissions must be a text such as"),
+    "config-topics": (keyword(dispatch.TrustGraphConfig, "topics"), 3, "topics must be a ConfigTopics, or None"),
+    "annotations": (keyword(wrap, "annotations"), None, "annotations must be a dispatch.Annotations, not None"),
+    "permissions": (keyword(wrap, "permissions"), [None], "each of permissions must be a text such as"),
     "grants": (dispatch.Grants.load, None, f"file {PATH} None"),
     "policy": (dispatch.Policy.load, None, f"file {PATH} None"),
     "relay": (RelayConfig.load, None, f"path {PATH} None"),
