@@ -137,13 +137,8 @@ Jamba."""
 @pytest.mark.parametrize("text", LEARNED)
 def test_what_models_have_learned_to_write(text: str) -> None:
     call = parse_one(text)
-    assert (call.name, call.args, call.form, call.repaired, call.error) == (
-        "f",
-        {"a": 1},
-        CallForm.TOOL_CALL,
-        False,
-        None,
-    )
+    read = (call.name, call.args, call.form, call.repaired, call.error)
+    assert read == ("f", {"a": 1}, CallForm.TOOL_CALL, False, None)
     for size in (1, 5, 30):
         assert parse_in_chunks(text, size) == [call]
 
@@ -318,13 +313,8 @@ def test_a_closed_parser_accepts_nothing() -> None:
 HEAD = '<function_call>{"name": "f", "args": {"a": '
 SLOW = [
     *("\n", "<function_call>", "<function_call>\n", "<function_call>{", "```json\n", '```json\n{"', "```json{/*"),
-    *(
-        "```json[[",
-        '```json{"call_objective":',
-        "```json{'call_objective': __PAYLOAD_START__",
-        "Action: ",
-        "Action: a\n",
-    ),
+    *("```json[[", '```json{"call_objective":', "```json{'call_objective': __PAYLOAD_START__"),
+    *("Action: ", "Action: a\n"),
     *("Thought:\nAction: a\nArgs:\n\n", "<think>", "`", " \t", "        Action", "<tool_call>{}", "```json{}"),
     *("<|python_tag|>{#", "</think><function=f>{#", "</think>[TOOL_CALLS]f[ARGS]{<"),
     *("[TOOL_CALLS][]", "x [TOOL_CALLS]" + "f" * 120, "</think><tool_call>", "<function=f>", "to=functions.f", "[ "),
@@ -378,9 +368,8 @@ FORMS = {
 def test_valid_calls_are_read_unchanged(
     calls: list[tuple[str, dict[str, Any]]], form: CallForm, is_ascii: bool, indent: int | None, size: int
 ) -> None:
-    text = "\n".join(
-        FORMS[form].format(name, json.dumps(args, ensure_ascii=is_ascii, indent=indent)) for name, args in calls
-    )
+    written = ((name, json.dumps(args, ensure_ascii=is_ascii, indent=indent)) for name, args in calls)
+    text = "\n".join(FORMS[form].format(*each) for each in written)
     found = parse(text)
     assert [(call.name, call.args, call.form) for call in found] == [(name, args, form) for name, args in calls]
     assert not any(call.repaired or call.truncated or call.error for call in found)
@@ -444,21 +433,8 @@ SEEDS = [
 ]
 TOKENS = [
     *"{}[]\"'\\,:#/*\n\t `<>0-eé\U0001f600\x00\ud800",
-    "//",
-    "__PAYLOAD_START__",
-    "__PAYLOAD_END__",
-    "```json\n",
-    "null",
-]
-TOKENS += [
-    "<function_call>",
-    "</function_call>",
-    "<tool_call>",
-    "</tool_call>",
-    "Action: f\n",
-    "Args: ",
-    "<think>",
-    "True",
+    *("//", "__PAYLOAD_START__", "__PAYLOAD_END__", "```json\n", "null", "True"),
+    *("<function_call>", "</function_call>", "<tool_call>", "</tool_call>", "Action: f\n", "Args: ", "<think>"),
 ]
 # Longer than the part of a text that the parser holds back: what is in front of them is read before what follows them.
 TOKENS += [
@@ -562,9 +538,8 @@ def test_nested() -> None:
 
 def test_a_missing_end_bracket_is_repaired_and_marked() -> None:
     # Chat2Graph reports an error here.
-    call = parse_one(
-        '<function_call>\n{"name": "f", "args": {"valid": "json"} // Missing closing brace\n</function_call>'
-    )
+    cut = '{"name": "f", "args": {"valid": "json"} // Missing closing brace'
+    call = parse_one(f"<function_call>\n{cut}\n</function_call>")
     assert (call.args, call.repaired, call.error) == ({"valid": "json"}, True, None)
 
 

@@ -174,9 +174,8 @@ class Model:
         assert (result.func_name, result.func_args, result.form) == (name, args, self._form)
         (answer,) = format_answers([result])
         assert read_answer(self._form, answer) == result.output
-        assert result.call_id == (
-            "c1" if self._form.value in ("openai-chat", "openai-responses", "anthropic", "gemini") else ""
-        )
+        is_native = self._form.value in ("openai-chat", "openai-responses", "anthropic", "gemini")
+        assert result.call_id == ("c1" if is_native else "")
         return result
 
     async def fail(self, name: str, /, **args: Any) -> dict[str, Any]:
@@ -319,9 +318,8 @@ async def test_functions_read_the_context() -> None:
 async def test_the_prompt_has_read_result_once() -> None:
     async with connect("functions") as dispatcher:
         tools = await dispatcher.tools(user="alice")
-        lines = [
-            json.loads(line) for line in function_calling_prompt(tools).splitlines() if line.startswith('{"name": "r')
-        ]
+        prompt = function_calling_prompt(tools).splitlines()
+        lines = [json.loads(line) for line in prompt if line.startswith('{"name": "r')]
         assert [line["name"] for line in lines] == ["refuse", "report", "read_result"]
         assert parse(function_calling_prompt(tools))[0].name == "TOOL"
 

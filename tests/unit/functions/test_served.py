@@ -143,9 +143,8 @@ def test_a_function_without_a_docstring_is_refused_by_name() -> None:
     def bare(a: int) -> int:
         return a
 
-    with pytest.raises(
-        dispatch.CatalogError, match=r"bare: the function has no docstring.*Fix: write in it when to use"
-    ):
+    problem = r"bare: the function has no docstring.*Fix: write in it when to use"
+    with pytest.raises(dispatch.CatalogError, match=problem):
         describe(price, bare)
 
 
@@ -364,9 +363,8 @@ async def call_all(kind: str, *, stream: bool) -> list[dispatch.CallResult]:
 @pytest.mark.parametrize("kind", VALUES)
 async def test_results_are_the_same_everywhere(kind: str, stream: bool) -> None:
     local, served, own = await call_all(kind, stream=stream)
-    found = [
-        (each.outcome, each.text, each.error and (each.error.type, each.error.message)) for each in (local, served, own)
-    ]
+    results = (local, served, own)
+    found = [(each.outcome, each.text, each.error and (each.error.type, each.error.message)) for each in results]
     assert found[0] == found[1] == found[2]
     if (text := VALUES[kind][1]) is not None:
         assert local.text == text
@@ -495,9 +493,8 @@ async def test_a_server_shares_the_connection_of_another_one() -> None:
         dispatch.ToolServer(functions=[fail], broker=first, service="fail") as second,
     ):
         described = [first.descriptors, second.descriptors]
-        catalog = dispatch.Catalog.of(
-            [each.service for each in described], [tool for each in described for tool in each.tools]
-        )
+        tools = [tool for each in described for tool in each.tools]
+        catalog = dispatch.Catalog.of([each.service for each in described], tools)
         async with dispatch.connect("memory://shared", catalog) as dispatcher:
             assert await dispatcher.call("add", {"a": 1}) == "1"
             await second.close()
