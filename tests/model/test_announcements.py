@@ -152,21 +152,8 @@ TestAnnouncements.settings = machine(30, 30)
 
 
 VALUES: tuple[Any, ...] = (
-    None,
-    0,
-    -1,
-    2**64,
-    1.5,
-    "",
-    "x" * 300,
-    "bank",
-    "persistent://evil/a/b",
-    [],
-    {},
-    [1, 2],
-    True,
-    "here",
-    "bye",
+    *(None, 0, -1, 2**64, 1.5, "", "x" * 300, "bank", "persistent://evil/a/b"),
+    *([], {}, [1, 2], True, "here", "bye"),
 )
 
 

@@ -70,10 +70,8 @@ class ChangingSource:
         """Have these tools from now on, without an announcement."""
         self.delivered = {STEADY: f"steady of {self.id}", **content}
         raws = [tool(name, text) for name, text in self.delivered.items()]
-        self._items = [
-            Item("desk", "tool-service", "desk", SERVICE),
-            *(Item(raw["name"], "tool", raw["name"], raw) for raw in raws),
-        ]
+        tools = (Item(raw["name"], "tool", raw["name"], raw) for raw in raws)
+        self._items = [Item("desk", "tool-service", "desk", SERVICE), *tools]
 
     def announce(self) -> None:
         self._change.set()

@@ -269,12 +269,11 @@ async def test_a_forged_cancellation_or_copy_ends_no_call(session: dict[str, str
         calls = [asyncio.create_task(dispatcher.execute("work")) for _ in range(10)]
         await advance(1)
         assert len(ids) == 10
+        forged = b'{"config":"{}","arguments":"{\\"forged\\":1}"}'
         for topic in own_topics("one"):
             for id in ids:
                 for more in ({"cancel": "1"}, {}):
-                    await agent.send(
-                        topic, b'{"config":"{}","arguments":"{\\"forged\\":1}"}', {"id": id} | more | session
-                    )
+                    await agent.send(topic, forged, {"id": id} | more | session)
         await advance(1)
         assert not any(call.done() for call in calls)
         go.set()
@@ -323,18 +322,11 @@ async def test_a_third_partys_reply_on_a_request_topic_runs_nothing() -> None:
 async def test_services_and_instances_whose_names_run_together_do_not_meet() -> None:
     names = ("search", "web-1"), ("search-web", "1")
     topics = {
-        service: {
-            "request_queue": f"non-persistent://tg/request/{service}",
-            "response_queue": f"non-persistent://tg/response/{service}",
-        }
-        for service, _ in names
+        each: {f"{of}_queue": f"non-persistent://tg/{of}/{each}" for of in ("request", "response")} for each, _ in names
     }
     tools = Catalog.of(
-        [
-            {"id": service, **{key.replace("_", "-"): topic for key, topic in topics[service].items()}}
-            for service, _ in names
-        ],
-        [{"type": "tool-service", "name": f"ask-{each}", "description": "", "service": each} for each, _ in names],
+        [{"id": each, **{key.replace("_", "-"): topic for key, topic in topics[each].items()}} for each in topics],
+        [{"type": "tool-service", "name": f"ask-{each}", "description": "", "service": each} for each in topics],
     )
     async with (
         serving(lambda _: "of search", instance="web-1", **topics["search"]) as one,
@@ -420,28 +412,15 @@ async def test_a_priority_that_a_reload_removes_does_not_jump_the_queue() -> Non
 
 # -- null -----------------------------------------------------------------------------------------------------------
 def test_null_is_accepted_and_a_part_switched_on_again_begins_with_the_defaults() -> None:
-    base = parse_policy(
-        {
-            "retry": {"max-backoff": 1},
-            "outlier-detection": {"panic-threshold": 0.2},
-            "balancing": "least-request",
-            "single-flight": True,
-        }
-    )
+    parts = {"retry": {"max-backoff": 1}, "outlier-detection": {"panic-threshold": 0.2}, "balancing": "least-request"}
+    base = parse_policy({**parts, "single-flight": True})
     off = base.merged(OFF)
     assert (off.retry, off.outlier_detection, off.balancing, off.single_flight) == (None, None, Balancing(), False)
     assert Policy(retry=None, outlier_detection=None, balancing=None, single_flight=None) == off  # type: ignore[arg-type]  # as in JSON
-    again = off.merged(
-        {
-            "retry": {"initial-backoff": 0.1},
-            "outlier-detection": {"max-ejection-ratio": 0.9},
-            "balancing": {"choice-count": 3},
-        }
-    )
-    assert (again.retry, again.outlier_detection) == (
-        Retry(initial_backoff=0.1),
-        OutlierDetection(max_ejection_ratio=0.9),
-    )
+    parts = {"retry": {"initial-backoff": 0.1}, "outlier-detection": {"max-ejection-ratio": 0.9}}
+    again = off.merged({**parts, "balancing": {"choice-count": 3}})
+    assert again.retry == Retry(initial_backoff=0.1)
+    assert again.outlier_detection == OutlierDetection(max_ejection_ratio=0.9)
     assert again.balancing == Balancing(choice_count=3)
 
 
@@ -516,12 +495,8 @@ async def test_health_switched_off_by_a_reload_returns_the_ejected_instance() ->
             await asyncio.sleep(3600)
         return "done"
 
-    policy: dict[str, Any] = {
-        "timeout": 0.2,
-        "outlier-detection": {"base-ejection-time": 300},
-        "breaker": None,
-        "retry": None,
-    }
+    policy: dict[str, Any] = {"timeout": 0.2, "breaker": None, "retry": None}
+    policy["outlier-detection"] = {"base-ejection-time": 300}
     async with (
         serving(Service(work), instance="one"),
         serving(Service(work), instance="two"),
@@ -561,9 +536,8 @@ async def test_balancing_null_is_round_robin_whatever_the_service_says() -> None
 
 async def test_single_flight_null_shares_no_exchange() -> None:
     service = Service(lambda _: "done")
-    both = catalog(
-        service={"policy": {"single-flight": True}}, work={"policy": {"single-flight": None}, "read-only": True}
-    )
+    own = {"policy": {"single-flight": None}, "read-only": True}
+    both = catalog(service={"policy": {"single-flight": True}}, work=own)
     async with stand(service, both) as (dispatcher, _):
         await asyncio.gather(*(dispatcher.call("work", {"same": 1}) for _ in range(5)))
     assert len(service.requests) == 5

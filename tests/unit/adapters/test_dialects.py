@@ -381,7 +381,6 @@ def test_any_value_for_gemini_may_be_a_table_and_says_where_it_ends() -> None:
 
 
 def test_an_unknown_style_lists_the_known_ones() -> None:
-    with pytest.raises(
-        ValueError, match=r"there is no style 'openai'\. Fix: use one of openai-chat, openai-responses, "
-    ):
+    problem = r"there is no style 'openai'\. Fix: use one of openai-chat, openai-responses, "
+    with pytest.raises(ValueError, match=problem):
         Style("openai")

@@ -463,16 +463,14 @@ def test_a_signature_is_valid_for_its_message_and_key() -> None:
     assert not is_signed(message, {})
 
 
+FIELDS = st.sampled_from(["announce", "service", "instance", "sequence", "tools", "part", "ttl"])
+
+
 @given(
     st.binary(max_size=200)
     | st.recursive(
         st.none() | st.text(max_size=5) | st.integers(),
-        lambda inner: (
-            st.lists(inner)
-            | st.dictionaries(
-                st.sampled_from(["announce", "service", "instance", "sequence", "tools", "part", "ttl"]), inner
-            )
-        ),
+        lambda inner: st.lists(inner) | st.dictionaries(FIELDS, inner),
     ).map(lambda value: json.dumps(value).encode())
 )
 def test_what_is_no_announcement_is_refused(payload: bytes) -> None:
@@ -572,10 +570,7 @@ def test_a_config_value_keeps_its_name() -> None:
 @pytest.mark.parametrize(
     ("keys", "reason"),
     [
-        (
-            {"request_queue": "non-persistent://evil/request/shop"},
-            "its request-queue is in the namespace 'evil/request'",
-        ),
+        ({"request_queue": "non-persistent://evil/request/a"}, "its request-queue is in the namespace 'evil/request'"),
         ({"response_queue": "non-persistent://evil/response/shop"}, "its response-queue is in the namespace"),
         ({"request_queue": "local://x"}, "its request-queue is invalid"),
         ({"request_queue": 1}, "its descriptor is invalid"),
@@ -589,13 +584,8 @@ def test_what_is_outside_the_trust_is_refused(keys: dict[str, Any], reason: str)
 
 
 def test_tools_with_other_names_are_left_out() -> None:
-    raws = items(
-        service(),
-        tool("shop-price"),
-        tool("transfer"),
-        tool(name=5),
-        trust=Trust(namespaces=("tg/*",), tools=("shop-*",)),
-    )
+    trust = Trust(namespaces=("tg/*",), tools=("shop-*",))
+    raws = items(service(), tool("shop-price"), tool("transfer"), tool(name=5), trust=trust)
     assert [raw.get("name") for raw in raws[1:]] == ["shop-price"]
 
 
@@ -605,9 +595,8 @@ def test_there_is_a_limit_of_tools() -> None:
 
 
 def test_tools_belong_to_the_announced_service_and_its_version() -> None:
-    found = TRUST.make_items(
-        "announced", service(version="1.4.0"), [tool(service="other", type="mcp-tool")], is_signed=False
-    )
+    tools = [tool(service="other", type="mcp-tool")]
+    found = TRUST.make_items("announced", service(version="1.4.0"), tools, is_signed=False)
     assert [item.key for item in found] == ["shop@1.4.0", "price@1.4.0"]
     declared = {key: value for key, value in tool().items() if key != "read-only"}
     assert found[1].raw == declared | {"version": "1.4.0", "requires": "1.4.0"}
@@ -688,9 +677,8 @@ def test_a_claim_changes_nothing_until_it_is_proved() -> None:
 
 def test_descriptors_come_from_the_answer_not_from_the_claim() -> None:
     world, one = World(), AnnouncingInstance()
-    world.table.receive(
-        AnnouncingInstance(tools=[tool("forged")]).writer.write_all(AnnouncingInstance(tools=[tool("forged")]).parts)[0]
-    )
+    forger = AnnouncingInstance(tools=[tool("forged")])
+    world.table.receive(forger.writer.write_all(forger.parts)[0])
     settle(world.table, one)
     assert names(world.table) == ["price"]
 
@@ -850,12 +838,8 @@ def test_of_two_descriptors_of_one_version_the_first_stays(world: World) -> None
 
 
 def test_the_share_of_an_instance_is_its_weight_once_it_is_proved(world: World) -> None:
-    one, light, heavy = (
-        AnnouncingInstance(),
-        AnnouncingInstance("light", weight=0.5),
-        AnnouncingInstance("heavy", weight=1e9),
-    )
-    other = AnnouncingInstance("other", tools=[tool("order")])
+    one, other = AnnouncingInstance(), AnnouncingInstance("other", tools=[tool("order")])
+    light, heavy = AnnouncingInstance("light", weight=0.5), AnnouncingInstance("heavy", weight=1e9)
     world.announce(one)
     world.table.receive(light.heartbeat())
     assert not world.table.shares
@@ -993,9 +977,8 @@ def test_a_late_answer_with_another_part_and_one_of_another_service_are_ignored(
     assert not world.table.is_asking
     assert not world.table.services
     untrusted = World(services=("bank",))
-    untrusted.table.receive(
-        AnnouncingInstance("shop-1", described=service("bank", request_queue=one.queue)).heartbeat()
-    )
+    bank = AnnouncingInstance("shop-1", described=service("bank", request_queue=one.queue))
+    untrusted.table.receive(bank.heartbeat())
     settle(untrusted.table, one)
     assert untrusted.table.refused["untrusted"] == 1
     assert not untrusted.table.services
@@ -1014,13 +997,7 @@ def test_what_is_outside_the_trust_is_not_even_asked(world: World) -> None:
 def test_an_answer_counts_for_its_own_instance_and_topic_only() -> None:
     world, one = World(), AnnouncingInstance()
     other = AnnouncingInstance(described=service(request_queue="non-persistent://tg/request/other"))
-    for message in (
-        AnnouncingInstance("shop-2").heartbeat(),
-        other.heartbeat(),
-        b"",
-        b"[]",
-        json.dumps({"announce": "who"}).encode(),
-    ):
+    for message in (AnnouncingInstance("shop-2").heartbeat(), other.heartbeat(), b"", b"[]", b'{"announce": "who"}'):
         world.table.receive(one.heartbeat())
         (inquiry,) = world.table.pop_inquiries()
         world.table.receive_answer(inquiry, message)

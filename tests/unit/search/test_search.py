@@ -21,11 +21,9 @@ from tests.unit.search.embedders import FailingEmbedder, HangingEmbedder, WordEm
 pytestmark = pytest.mark.wall_clock  # an embedder runs in a thread
 
 SERVICE = ServiceDescriptor("service", "non-persistent://tg/request/s", "non-persistent://tg/response/s")
-TEXTS = {
-    "weather_forecast": "Rain and sun of tomorrow",
-    "pasta_recipes": "How to cook pasta",
-    "train_times": "Departures of a train",
-}
+TEXTS = {"weather_forecast": "Rain and sun of tomorrow", "pasta_recipes": "How to cook pasta"}
+TEXTS["train_times"] = "Departures of a train"
+LEXICAL = "common words: cook; searched by words only: "
 
 
 def make_catalog(**descriptions: str) -> Catalog:
@@ -72,10 +70,7 @@ async def test_meaning_finds_a_tool_without_a_common_word() -> None:
 async def test_the_first_search_is_lexical_until_the_tools_are_embedded() -> None:
     searched = Searched(load(WordEmbedder()))
     ((name, why),) = await searched.find("cook")
-    assert (name, why) == (
-        "pasta_recipes",
-        "common words: cook; searched by words only: the tools are not embedded yet",
-    )
+    assert (name, why) == ("pasta_recipes", f"{LEXICAL}the tools are not embedded yet")
     await searched.search.refresh()
     assert [why for _, why in await searched.find("cook")] == ["similar meaning (0.45); common words: cook"]
     await searched.search.close()
@@ -85,9 +80,7 @@ async def test_without_the_extra_a_search_is_lexical(caplog: pytest.LogCaptureFi
     searched = Searched(fail_to_import)
     await searched.search.refresh()
     found = await searched.find("cook", limit=1)
-    assert found == [
-        ("pasta_recipes", "common words: cook; searched by words only: the extra 'search' is not installed")
-    ]
+    assert found == [("pasta_recipes", f"{LEXICAL}the extra 'search' is not installed")]
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     await searched.search.close()
 

@@ -149,16 +149,8 @@ def story(kind: str, seed: int) -> list[tuple[str, str | None, int, float]]:
 @pytest.mark.parametrize(
     "kind",
     [
-        "latency",
-        "error",
-        "late_error",
-        "drop",
-        "duplicate",
-        "malformed",
-        "disconnect",
-        "reorder",
-        "delay",
-        "tool_error",
+        *("latency", "error", "late_error", "drop", "duplicate", "malformed"),
+        *("disconnect", "reorder", "delay", "tool_error"),
     ],
 )
 def test_calls_end_the_same_with_the_same_seed(kind: str) -> None:

@@ -192,9 +192,8 @@ def test_all_public_names_exist() -> None:
 
 
 def test_a_test_that_is_no_coroutine_function_is_told() -> None:
-    with pytest.raises(
-        TypeError, match=r"^the test returned None, not a coroutine\. Fix: write it with 'async def'\.$"
-    ):
+    problem = r"^the test returned None, not a coroutine\. Fix: write it with 'async def'\.$"
+    with pytest.raises(TypeError, match=problem):
         virtual_time(lambda: None)()  # type: ignore[arg-type, return-value]
     with pytest.raises(TypeError, match=r"^main must be a coroutine function, as in run\(main\), not an int\.$"):
         run(3)  # type: ignore[arg-type]

@@ -112,7 +112,6 @@ REPLIES = "non-persistent://tg/response/dispatch-reply-"
 
 def thrown(injector: FaultInjector, connection: int, topic: str, times: int = 300) -> list[str | None]:
     sampler = injector.find_sampler(connection, "out", topic)
-    assert sampler is not None
     return [sampler.draw_fault() for _ in range(times)]
 
 
@@ -153,9 +152,8 @@ def test_a_value_of_another_type_is_named(values: dict[str, object], told: str) 
 @pytest.mark.parametrize("given", [{"drop": 1}, 0.3])
 def test_what_is_no_faults_is_not_injected(given: Any) -> None:
     injector = FaultInjector()
-    with pytest.raises(
-        TypeError, match=r"^each fault must be Faults\(…\), such as Faults\(drop=0.1\), not a (dict|float)\.$"
-    ):
+    problem = r"^each fault must be Faults\(…\), such as Faults\(drop=0.1\), not a (dict|float)\.$"
+    with pytest.raises(TypeError, match=problem):
         injector.inject(given)
     assert injector.faults == ()
 
@@ -212,7 +210,6 @@ def test_drawing_details_does_not_change_later_faults() -> None:
     told = []
     for draws in (0, 3):
         sampler = FaultInjector(plan).find_sampler(1, "out", REQUESTS)
-        assert sampler is not None
         told.append([(sampler.draw_fault(), [sampler.draw_delay() for _ in range(draws)])[0] for _ in range(100)])
     assert told[0] == told[1]
 
@@ -253,7 +250,17 @@ def test_an_injector_cannot_be_combined_with_faults() -> None:
 
 
 names = itertools.count()
-both = pytest.mark.parametrize("sends_packets", [False, True], ids=["messages", "packets"])
+Way = dict[str, Any]
+
+
+@pytest.fixture(
+    params=itertools.product(("out", "in"), (False, True)),
+    ids=lambda way: f"{way[0]}-{'packets' if way[1] else 'messages'}",
+)
+def way(request: pytest.FixtureRequest) -> Way:
+    """Where the faults are, and whether packets are sent: options of :func:`ends`."""
+    direction, sends_packets = request.param
+    return {"direction": direction, "sends_packets": sends_packets}
 
 
 async def test_malformed_packets_arrive_unreadable() -> None:
@@ -327,22 +334,19 @@ async def test_without_faults_messages_are_unchanged() -> None:
             assert not faulty.count
 
 
-@both
-@pytest.mark.parametrize("direction", ["out", "in"])
-async def test_dropped_messages_are_lost_and_no_others(direction: str, sends_packets: bool) -> None:
-    async with ends(Faults(drop=0.3), direction=direction, sends_packets=sends_packets) as (faulty, publish, seen):
+async def test_dropped_messages_are_lost_and_no_others(way: Way) -> None:
+    async with ends(Faults(drop=0.3), **way) as (faulty, publish, seen):
         for number in range(500):
             publish(number)
         await advance(60)
-        assert len(seen.messages) == 500 - faulty.count[f"{direction} drop"]
-        assert 100 < faulty.count[f"{direction} drop"] < 200
+        dropped = faulty.count[f"{way['direction']} drop"]
+        assert len(seen.messages) == 500 - dropped
+        assert 100 < dropped < 200
         assert not seen.failures
 
 
-@both
-@pytest.mark.parametrize("direction", ["out", "in"])
-async def test_duplicates_arrive_once_more_within_the_delay(direction: str, sends_packets: bool) -> None:
-    async with ends(Faults(duplicate=1, max_delay=2), direction=direction, sends_packets=sends_packets) as (
+async def test_duplicates_arrive_once_more_within_the_delay(way: Way) -> None:
+    async with ends(Faults(duplicate=1, max_delay=2), **way) as (
         _,
         publish,
         seen,
@@ -355,10 +359,8 @@ async def test_duplicates_arrive_once_more_within_the_delay(direction: str, send
         assert Counter(seen.numbers) == dict.fromkeys(range(50), 2)
 
 
-@both
-@pytest.mark.parametrize("direction", ["out", "in"])
-async def test_a_reordered_last_message_arrives_after_the_delay(direction: str, sends_packets: bool) -> None:
-    async with ends(Faults(reorder=1, max_delay=9), direction=direction, sends_packets=sends_packets) as (
+async def test_a_reordered_last_message_arrives_after_the_delay(way: Way) -> None:
+    async with ends(Faults(reorder=1, max_delay=9), **way) as (
         _,
         publish,
         seen,
@@ -370,24 +372,18 @@ async def test_a_reordered_last_message_arrives_after_the_delay(direction: str, 
         assert seen.numbers == [1]
 
 
-@both
-@pytest.mark.parametrize("direction", ["out", "in"])
 @pytest.mark.parametrize("faults", [Faults(reorder=0.4, max_delay=4), Faults(delay=0.5, max_delay=4)])
-async def test_reordered_and_delayed_messages_arrive_within_the_delay_out_of_order(
-    faults: Faults, direction: str, sends_packets: bool
-) -> None:
-    async with ends(faults, direction=direction, sends_packets=sends_packets) as (_, publish, seen):
+async def test_reordered_and_delayed_messages_arrive_within_the_delay_out_of_order(faults: Faults, way: Way) -> None:
+    async with ends(faults, **way) as (_, publish, seen):
         for number in range(100):
             publish(number)
         await advance(4)
         assert sorted(seen.numbers) == list(range(100)) != seen.numbers
 
 
-@both
-@pytest.mark.parametrize("direction", ["out", "in"])
-async def test_latency_keeps_the_order(direction: str, sends_packets: bool) -> None:
+async def test_latency_keeps_the_order(way: Way) -> None:
     loop = asyncio.get_running_loop()
-    async with ends(Faults(latency=(0.5, 1.5)), direction=direction, sends_packets=sends_packets) as (
+    async with ends(Faults(latency=(0.5, 1.5)), **way) as (
         faulty,
         publish,
         seen,
@@ -508,9 +504,8 @@ async def test_late_error_fails_later_and_may_have_sent_the_message() -> None:
 async def test_a_cancelled_publish_reports_no_failure() -> None:
     async with ends(Faults(delay=1)) as (faulty, _, seen):
         publisher = await faulty.publisher(TOPIC)
-        tickets = [
-            publisher.publish(b"", {"n": str(n)}, flow="test", on_failure=seen.failures.append) for n in range(40)
-        ]
+        failed = seen.failures.append
+        tickets = [publisher.publish(b"", {"n": str(n)}, flow="test", on_failure=failed) for n in range(40)]
         withdrawn = [ticket.cancel() for ticket in tickets]
         assert set(withdrawn) == {True, False}, "some are in a queue of ours, others on their way"
         await advance(3)
@@ -537,9 +532,8 @@ async def test_a_disconnected_connection_is_restored_after_reconnect_after(direc
 
 async def test_an_injector_interrupts_all_its_connections_and_no_other() -> None:
     shared = FaultInjector()
-    one, two, other = (
-        FaultyTransport(MemoryTransport("memory://"), each) for each in (shared, shared, FaultInjector())
-    )
+    injectors = (shared, shared, FaultInjector())
+    one, two, other = (FaultyTransport(MemoryTransport("memory://"), each) for each in injectors)
     for transport in (one, two, other):
         await transport.start()
     shared.disconnect(5)

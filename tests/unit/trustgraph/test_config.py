@@ -139,11 +139,8 @@ async def test_all_workspaces_each_under_its_own_namespace() -> None:
         store.write("tool-service", "joke-service", SERVICE, "__template__")
         service.push({"tool": ["crm"]})
         await settle()
-        assert [(item.namespace, item.key) for item in follower.items] == [
-            ("acme-crm", "find"),
-            ("acme-default", "joke-service"),
-            ("acme-default", "tell-joke"),
-        ]
+        found = [f"{item.namespace}/{item.key}" for item in follower.items]
+        assert found == ["acme-crm/find", "acme-default/joke-service", "acme-default/tell-joke"]
         assert {each["workspace"] for each in service.requests} == {"", "crm", "default"}
 
 
@@ -207,9 +204,8 @@ async def test_a_service_that_does_not_answer_is_an_error_and_its_items_return()
 async def test_the_error_of_a_response_is_reported() -> None:
     async with following() as (service, _, source, _):
         service.refusal = {"type": "config-error", "message": "no such keyspace"}
-        with pytest.raises(
-            ConfigServiceError, match=r"refused 'getvalues' \(config-error: no such keyspace\)"
-        ) as caught:
+        problem = r"refused 'getvalues' \(config-error: no such keyspace\)"
+        with pytest.raises(ConfigServiceError, match=problem) as caught:
             await source.discover()
         assert caught.value.type == "config-error"
 
@@ -222,11 +218,8 @@ def test_a_reserved_workspace_is_refused(workspace: str) -> None:
 
 def test_topics_are_configurable() -> None:
     topics = dispatch.TrustGraphConfig("crm", topics=ConfigTopics.of_workspace("crm")).topics
-    assert topics == ConfigTopics(
-        "non-persistent://tg/request/config:crm",
-        "non-persistent://tg/response/config:crm",
-        "non-persistent://tg/notify/config",
-    )
+    names = ("request/config:crm", "response/config:crm", "notify/config")
+    assert topics == ConfigTopics(*(f"non-persistent://tg/{name}" for name in names))
 
 
 async def test_a_source_without_a_broker_says_so() -> None:
@@ -249,11 +242,13 @@ def read(kind: str, key: str, raw: object) -> Any:
     return read_config_item("tg", "default", kind, key, raw if isinstance(raw, str) else json.dumps(raw)).raw
 
 
+def check_texts(texts: dict[tuple[str, str], dict[str, Any]]) -> tuple[Catalog | None, list[Problem]]:
+    items = (read_config_item("tg", "default", kind, key, json.dumps(raw)) for (kind, key), raw in texts.items())
+    return check_items(items)
+
+
 def load(service: dict[str, Any], tool: dict[str, Any]) -> tuple[Catalog | None, list[Problem]]:
-    return check_items(
-        read_config_item("tg", "default", kind, key, json.dumps(raw))
-        for kind, key, raw in (("tool-service", "joke-service", service), ("tool", "tell-joke", tool))
-    )
+    return check_texts({("tool-service", "joke-service"): service, ("tool", "tell-joke"): tool})
 
 
 def test_origin_names_the_place() -> None:
@@ -277,16 +272,11 @@ def test_a_key_with_a_version_is_a_version_of_the_service() -> None:
         ("tool", "new"): TOOL | {"name": "new", "service": "joke-service@2.0.0"},
         ("tool", "any"): TOOL | {"name": "any", "service": "joke-service@2.0.0", "requires": "*"},
     }
-    catalog, problems = check_items(
-        read_config_item("tg", "default", kind, key, json.dumps(raw)) for (kind, key), raw in texts.items()
-    )
+    catalog, problems = check_texts(texts)
     assert catalog is not None, problems
     assert [each.version for each in catalog.service_versions("joke-service")] == ["2.0.0", None]
-    assert [(tool.service, tool.requires) for tool in catalog.tools.values()] == [
-        ("joke-service", None),
-        ("joke-service", "2.0.0"),
-        ("joke-service", "*"),
-    ]
+    assert {tool.service for tool in catalog.tools.values()} == {"joke-service"}
+    assert [tool.requires for tool in catalog.tools.values()] == [None, "2.0.0", "*"]
 
 
 @pytest.mark.parametrize(
@@ -300,23 +290,14 @@ def test_a_key_with_a_version_is_a_version_of_the_service() -> None:
 )
 def test_config_params_as_texts_and_repeated(params: list[Any], expected: list[tuple[str, bool]]) -> None:
     catalog, _ = load(SERVICE | {"config-params": params}, TOOL | {"style": "pun", "length": 3})
-    assert catalog is not None
     assert [(param.name, param.required) for param in catalog.services["joke-service"].config_params] == expected
-    assert dict(catalog.tools["tell-joke"].config) == {
-        name: {"style": "pun", "length": 3}[name] for name, _ in expected
-    }
+    given = {"style": "pun", "length": 3}
+    assert dict(catalog.tools["tell-joke"].config) == {name: given[name] for name, _ in expected}
 
 
 @pytest.mark.parametrize(
     ("given_type", "expected"),
-    [
-        ("string", "string"),
-        (None, "string"),
-        ("", "string"),
-        ("number", "number"),
-        ("int", "integer"),
-        (" Text", "string"),
-    ],
+    [*((each, "string") for each in ("string", None, "", " Text")), ("number", "number"), ("int", "integer")],
 )
 def test_type_and_description_of_an_argument_may_be_missing(given_type: str | None, expected: str) -> None:
     argument = {"name": "topic"} | ({} if given_type is None else {"type": given_type})
