@@ -80,9 +80,8 @@ def test_the_token_travels_and_its_lack_is_explained(admin_stand_in: fakes.Admin
     admin_stand_in.token = "sesame"
 
     assert localbroker.Admin(admin_stand_in.url, "sesame").request("GET", "tenants") == ["public"]
-    with pytest.raises(
-        localbroker.AdminError, match="HTTP 401: Authentication required; use the token of a superuser"
-    ) as caught:
+    problem = "HTTP 401: Authentication required; use the token of a superuser"
+    with pytest.raises(localbroker.AdminError, match=problem) as caught:
         localbroker.Admin(admin_stand_in.url).request("GET", "tenants")
 
     assert caught.value.status == 401
@@ -90,9 +89,8 @@ def test_the_token_travels_and_its_lack_is_explained(admin_stand_in: fakes.Admin
 
 
 def test_nobody_there_has_no_status() -> None:
-    with pytest.raises(
-        localbroker.AdminError, match=r"no response: .*refused; check that the broker is running"
-    ) as caught:
+    problem = r"no response: .*refused; check that the broker is running"
+    with pytest.raises(localbroker.AdminError, match=problem) as caught:
         localbroker.Admin("http://127.0.0.1:1").clusters()
 
     assert caught.value.status is None
@@ -165,11 +163,7 @@ def test_an_answer_that_is_not_pulsars(admin_stand_in: fakes.AdminStandIn, answe
 
 @pytest.mark.parametrize(
     ("body", "reason"),
-    [
-        (b'{"reason":"Tenant not found"}', "Tenant not found"),
-        (b"plain", "plain"),
-        (b"<h1>x</h1>", "Internal Server Error"),
-    ],
+    [(b'{"reason":"No tenant"}', "No tenant"), (b"plain", "plain"), (b"<h1>x</h1>", "Internal Server Error")],
 )
 def test_the_reason_is_what_the_broker_said(admin_stand_in: fakes.AdminStandIn, body: bytes, reason: str) -> None:
     admin_stand_in.scripted["GET /admin/v2/clusters"] = (500, body, {})
@@ -265,11 +259,7 @@ def home(tmp_path: Path) -> Path:
     [
         ("# b=0\na=1\nb=2\nc=3\n", {"b": "9"}, "# b=0\na=1\nb=9\nc=3\n"),
         ("a=1", {"b": "2"}, "a=1\nb=2\n"),
-        (
-            "webServicePortTls=\nwebServicePort=8080\n",
-            {"webServicePort": "1"},
-            "webServicePortTls=\nwebServicePort=1\n",
-        ),
+        ("webPortTls=\nwebPort=8080\n", {"webPort": "1"}, "webPortTls=\nwebPort=1\n"),
     ],
     ids=["in place", "at the end", "similar key"],
 )
@@ -336,13 +326,8 @@ def test_the_command_never_wipes_and_keeps_everything_in_the_data_folder(home: P
 
 def test_variables_of_the_start_script_are_not_inherited(home: Path, tmp_path: Path) -> None:
     configuration = localbroker.Configuration(home, tmp_path / "data", localbroker.Ports(1, 2, 3))
-    inherited = {
-        "PULSAR_EXTRA_CLASSPATH": "x",
-        "OPTS": "x",
-        "BOOKIE_CONF": "x",
-        "JAVA_TOOL_OPTIONS": "x",
-        "CLASSPATH": "x",
-    }
+    names = ("PULSAR_EXTRA_CLASSPATH", "OPTS", "BOOKIE_CONF", "JAVA_TOOL_OPTIONS", "CLASSPATH")
+    inherited = dict.fromkeys(names, "x")
 
     environment = configuration.environment({**inherited, "PATH": "/bin", "JAVA_HOME": "/java", "MY_OPTS": "mine"})
 
@@ -366,9 +351,8 @@ def test_kept_data_say_which_port_their_bookie_has(tmp_path: Path) -> None:
 
 
 def test_a_broker_is_had_without_the_client_and_without_the_command_line() -> None:
-    script = (
-        "import sys, dispatch.devtools.localbroker; print(*{'pulsar', '_pulsar', 'typer', 'rich'} & set(sys.modules))"
-    )
+    names = "{'pulsar', '_pulsar', 'typer', 'rich'}"
+    script = f"import sys, dispatch.devtools.localbroker; print(*{names} & set(sys.modules))"
 
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
@@ -624,9 +608,8 @@ def test_maven_is_asked_for_this_version_in_a_folder_of_its_own(cache: Path, fak
 def test_a_maven_that_fails_is_quoted(cache: Path, fake_maven: Path) -> None:
     fake_maven.with_name("mvn.fail").touch()
 
-    with pytest.raises(
-        localbroker.LocalBrokerError, match=r"exit status 3\):\n\[ERROR\] no such host\nCheck the network"
-    ):
+    problem = r"exit status 3\):\n\[ERROR\] no such host\nCheck the network"
+    with pytest.raises(localbroker.LocalBrokerError, match=problem):
         localbroker.fetch_distribution()
 
     assert leftovers(cache) == []
@@ -648,14 +631,11 @@ def test_the_version_is_read(text: str, version: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "problem"),
-    [
-        ('openjdk version "17.0.15"', None),
-        ('openjdk version "11.0.2"', "/usr/bin/java is Java 11, but Pulsar needs Java 17 or newer"),
-    ],
+    ("version", "problem"),
+    [("17.0.15", None), ("11.0.2", "/usr/bin/java is Java 11, but Pulsar needs Java 17 or newer")],
 )
-def test_a_java_that_is_too_old_is_named(machine: fakes.Machine, said: str, problem: str | None) -> None:
-    machine.has("java", java=(0, "", said))
+def test_a_java_that_is_too_old_is_named(machine: fakes.Machine, version: str, problem: str | None) -> None:
+    machine.has("java", java=(0, "", f'openjdk version "{version}"'))
 
     assert localbroker.find_java_problem() == problem
 
@@ -853,9 +833,8 @@ def test_a_cluster_says_what_to_install(cache: Path, machine: fakes.Machine) -> 
 def test_a_docker_command_without_an_engine_does_not_help(machine: fakes.Machine) -> None:
     machine.has("java", "docker", java=JAVA_17, docker_info=NO_ENGINE)
 
-    with pytest.raises(
-        localbroker.LocalBrokerUnavailableError, match=r"Maven is not installed.*; no Docker engine responds"
-    ):
+    problem = r"Maven is not installed.*; no Docker engine responds"
+    with pytest.raises(localbroker.LocalBrokerUnavailableError, match=problem):
         choose_launcher()
 
 

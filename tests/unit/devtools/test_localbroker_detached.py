@@ -134,9 +134,8 @@ def test_a_busy_port_names_the_option_that_helps(cache: Path, option: str) -> No
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = server.getsockname()[1]
 
-        with pytest.raises(
-            localbroker.LocalBrokerError, match=f"port {taken} .*choose another with {option} .0: any free port"
-        ):
+        problem = f"port {taken} .*choose another with {option} .0: any free port"
+        with pytest.raises(localbroker.LocalBrokerError, match=problem):
             localbroker.start_detached(
                 port=taken if option == "--port" else 0, web_port=taken if option == "--web-port" else 0
             )
@@ -213,9 +212,8 @@ def test_a_full_disk_is_named(cache: Path, fake_distribution: Path, monkeypatch:
     folder.mkdir(parents=True)
     (folder / "standalone.conf").symlink_to("/dev/full")
 
-    with pytest.raises(
-        localbroker.LocalBrokerError, match="data cannot be written: No space left on device; free space there"
-    ):
+    problem = "data cannot be written: No space left on device; free space there"
+    with pytest.raises(localbroker.LocalBrokerError, match=problem):
         localbroker.start_detached(port=0, web_port=0)
 
     assert localbroker.status() is None

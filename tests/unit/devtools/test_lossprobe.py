@@ -218,13 +218,9 @@ def test_a_run_is_neither_endless_nor_too_short_to_see_anything(options: tuple[s
 @pytest.mark.parametrize(
     ("text", "size"),
     [
-        ("120", 120),
-        ("120B", 120),
-        ("1k", 1_000),
-        ("1kB", 1_000),
-        ("1 KB", 1_000),
-        ("1.5M", 1_500_000),
-        ("2mb", 2_000_000),
+        *((text, 120) for text in ("120", "120B")),
+        *((text, 1_000) for text in ("1k", "1kB", "1 KB")),
+        *(("1.5M", 1_500_000), ("2mb", 2_000_000)),
     ],
 )
 def test_sizes_as_people_write_them(text: str, size: int) -> None:

@@ -39,11 +39,10 @@ def test_each_observation_counts_half_after_a_half_life(events: list[tuple[str, 
         assert half == pytest.approx(expected.multiply(0.5), rel=1e-9)
 
 
-@given(
-    st.lists(
-        st.tuples(IDS, IDS, st.sampled_from(["add", "replace", "remove", "clear"]), st.floats(0.1, 9)), max_size=80
-    )
-)
+CHANGES = st.tuples(IDS, IDS, st.sampled_from(["add", "replace", "remove", "clear"]), st.floats(0.1, 9))
+
+
+@given(st.lists(CHANGES, max_size=80))
 def test_the_table_is_a_dictionary_of_edges(steps: list[tuple[str, str, str, float]]) -> None:
     table = EvidenceTable(DAY, now=0.0)
     model: dict[tuple[str, str], Evidence] = {}

@@ -104,7 +104,6 @@ async def test_models_are_shown_the_signature_and_the_docstring_of_a_local_tool(
     toolkit = Toolkit.load(SHOP)
     find, refund = toolkit.get_tool("FindOrder"), toolkit.get_tool("refund")
     assert find is not None
-    assert refund is not None
     refund.description = ""
     shown = function_calling_prompt([find, refund])
     parameters = {"type": "object", "properties": {"order": {"type": "integer"}}, "required": ["order"]}

@@ -519,11 +519,8 @@ def test_an_item_of_another_type(item: object, service: ToolkitService) -> None:
 
 def test_chains_of_one_service_meet_in_shared_actions() -> None:
     service = ToolkitService().chain(A1, T1, A2).chain(A3, A2)
-    assert set(service.get_toolkit().edges()) == {
-        ("action 1", "tool 1"),
-        ("action 1", "action 2"),
-        ("action 3", "action 2"),
-    }
+    edges = set(service.get_toolkit().edges())
+    assert edges == {("action 1", "tool 1"), ("action 1", "action 2"), ("action 3", "action 2")}
 
 
 def start_dispatcher(grants: Any = None, **tools: Any) -> Dispatcher:

@@ -136,11 +136,8 @@ def test_the_summary_as_plain_values() -> None:
     }
     outcomes, instance, circuit, noisy = summary["scenarios"]
     assert outcomes["outcomes"]["throttled"] == 2
-    assert instance["instances"] == {
-        "translate-1": ["up"],
-        "translate-2": ["up", "ejected", "warming", "up"],
-        "translate-3": ["up"],
-    }
+    states = {f"translate-{number}": ["up"] for number in (1, 2, 3)}
+    assert instance["instances"] == {**states, "translate-2": ["up", "ejected", "warming", "up"]}
     assert circuit["states"] == ["closed", "open", "half-open", "closed"]
     assert list(noisy["users"]) == ["noisy", "nora", "otto", "petra"]
 
