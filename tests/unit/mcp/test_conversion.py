@@ -40,17 +40,8 @@ def test_addresses() -> None:
 
 
 def test_the_keys_of_dispatch() -> None:
-    settings = read_one(
-        {
-            "command": "x",
-            "trusted": True,
-            "only": ["a.b"],
-            "prefix": "always",
-            "policy": {"timeout": 5},
-            "permissions": ["files:read"],
-            "on-change": "hold",
-        }
-    )
+    entry = {"command": "x", "trusted": True, "only": ["a.b"], "prefix": "always", "policy": {"timeout": 5}}
+    settings = read_one({**entry, "permissions": ["files:read"], "on-change": "hold"})
     assert (settings.is_trusted, settings.only, settings.prefix) == (True, ("a.b",), "always")
     assert (settings.policy, settings.permissions, settings.on_change) == ({"timeout": 5}, ("files:read",), "hold")
 
@@ -62,13 +53,8 @@ def test_an_empty_list_of_tools_uses_none() -> None:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        *[
-            ("${TOKEN}-${TOKEN}", "secret-secret"),
-            ("${NONE:-x}", "x"),
-            ("${EMPTY:-x}", "x"),
-            ("$TOKEN ${", "$TOKEN ${"),
-        ],
-        *[("${NONE:-}x", "x"), ("${FORM}", "${env:TOKEN}"), ("{TOKEN} $$", "{TOKEN} $$")],
+        *[("${TOKEN}-${TOKEN}", "secret-secret"), ("$TOKEN ${", "$TOKEN ${"), ("{TOKEN} $$", "{TOKEN} $$")],
+        *[("${NONE:-x}", "x"), ("${EMPTY:-x}", "x"), ("${NONE:-}x", "x"), ("${FORM}", "${env:TOKEN}")],
     ],
 )
 def test_variables(text: str, value: str) -> None:

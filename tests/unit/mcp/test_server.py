@@ -28,7 +28,6 @@ from mcp import Client, MCPError
 from mcp.client.session import IncomingMessage
 from mcp_types import (
     INVALID_PARAMS,
-    CallToolResult,
     ImageContent,
     InitializedNotification,
     JSONRPCNotification,
@@ -64,19 +63,11 @@ from tests.helpers.mcp_server_process import TOOLS, work
 TOPIC = {"name": "topic", "type": "string", "description": "What about.", "required": True}
 
 
-def text_of_own(result: CallToolResult) -> str:
-    (block,) = result.content
-    assert isinstance(block, TextContent)
-    return block.text
-
-
 @pytest.mark.parametrize("mode", MODES)
 async def test_tools_are_listed_and_called(mode: Literal["auto", "legacy"]) -> None:
     service = Service(lambda arguments: f"about {arguments['topic']}")
-    tools = catalog(
-        work={"arguments": [TOPIC], "read-only": True, "idempotent": True, "destructive": False},
-        bare={"destructive": False},
-    )
+    hints = {"read-only": True, "idempotent": True, "destructive": False}
+    tools = catalog(work={"arguments": [TOPIC], **hints}, bare={"destructive": False})
     async with (
         stand(service, tools) as (dispatcher, _),
         Client(McpServer(dispatcher, user="alice").sdk_server, mode=mode) as client,
@@ -88,7 +79,7 @@ async def test_tools_are_listed_and_called(mode: Literal["auto", "legacy"]) -> N
         assert work.annotations == ToolAnnotations(read_only_hint=True, idempotent_hint=True)
         assert bare.annotations == ToolAnnotations(read_only_hint=False, idempotent_hint=False, destructive_hint=False)
         result = await client.call_tool("work", {"topic": "cäts"})
-        assert (text_of_own(result), result.is_error) == ("about cäts", False)
+        assert (text_of(result), result.is_error) == ("about cäts", False)
     assert service.requests == [({}, {"topic": "cäts"}, "alice")]
 
 
@@ -101,8 +92,8 @@ async def test_a_failure_is_a_result_for_the_model(mode: Literal["auto", "legacy
         failed, unknown = await client.call_tool("work"), await client.call_tool("wrok")
     assert failed.is_error
     assert unknown.is_error
-    assert json.loads(text_of_own(failed))["error"] == "no-cats"
-    error = json.loads(text_of_own(unknown))
+    assert json.loads(text_of(failed))["error"] == "no-cats"
+    error = json.loads(text_of(unknown))
     assert sorted(error) == ["alternatives", "error", "message", "retry_after", "retryable"]
     assert (error["error"], error["alternatives"], error["retryable"]) == ("unknown-tool", ["work"], False)
 
@@ -128,7 +119,7 @@ async def test_a_function_of_the_user_that_fails_ends_its_request_alone(
             await client.call_tool("work")
         assert "4711" not in str(caught.value)
         broken.clear()
-        assert text_of_own(await client.call_tool("work")) == "done"
+        assert text_of(await client.call_tool("work")) == "done"
 
 
 CALL = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"a","arguments":{"id":8}}}'
@@ -538,20 +529,15 @@ async def test_parts_that_strict_clients_refuse_cost_no_result(
     channel: Channel, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = {"type": "resource_link", "uri": "/tmp/cat.png", "name": "a cat"}
-    parts = (
-        link,
-        {**link, "uri": "file:///tmp/cat.png"},
-        {"type": "resource", "resource": {"uri": "cat", "text": "purr"}},
-    )
+    file, resource = {**link, "uri": "file:///tmp/cat.png"}, {"uri": "cat", "text": "purr"}
+    parts = (link, file, {"type": "resource", "resource": resource})
     result = CallResult("work", Outcome.SUCCESS, "a cat", content=parts, structured_content=["a cat"])
     async with stand(lambda _: "") as (dispatcher, _), connected(McpServer(dispatcher), channel, mode) as client:
         monkeypatch.setattr(dispatcher, "execute", lambda *_, **__: asyncio.sleep(0, result))
         answer = await client.call_tool("work")
         assert [each.type for each in answer.content] == ["text", "resource_link", "text"]
-        assert [each.text for each in answer.content if isinstance(each, TextContent)] == [
-            "[link: /tmp/cat.png, a cat]",
-            "purr",
-        ]
+        texts = [each.text for each in answer.content if isinstance(each, TextContent)]
+        assert texts == ["[link: /tmp/cat.png, a cat]", "purr"]
         assert answer.structured_content == (["a cat"] if mode == "auto" else None)
 
 
@@ -813,7 +799,6 @@ async def test_many_changes_are_one_notification(channel: Channel, mode: Mode) -
         connected(McpServer(dispatcher), channel, mode, message_handler=seen.on_message) as client,
         seen.of(client, mode),
     ):
-        assert client.server_capabilities.tools is not None
         assert client.server_capabilities.tools.list_changed
         assert [tool.name for tool in (await client.list_tools()).tools] == ["read_result", "work"]
         for _ in range(3 if mode == "legacy" else 0):

@@ -112,17 +112,14 @@ async def test_a_request_in_another_form_is_told_what_to_send(version: str | Non
     async with serving_stand(lambda _: "done") as url, httpx2.AsyncClient(headers=headers, timeout=30) as http:
 
         async def post(message: object, **headers: str) -> tuple[int, Any, str]:
-            answer = await http.post(
-                url, json=message, headers={key.replace("_", "-"): headers[key] for key in headers}
-            )
+            named = {key.replace("_", "-"): value for key, value in headers.items()}
+            answer = await http.post(url, json=message, headers=named)
             return answer.status_code, answer.json()["id"], answer.json()["error"]["message"]
 
-        for header, value, status in (
-            ("content_type", "application/json", 400),
-            ("accept", "application/json, text/event-stream", 406),
-        ):
-            refused, _, reason = await post(DISCOVER, **{header: "text/plain"})
-            assert (refused, value in reason) == (status, True)
+        refused, _, reason = await post(DISCOVER, content_type="text/plain")
+        assert (refused, "application/json" in reason) == (400, True)
+        refused, _, reason = await post(DISCOVER, accept="text/plain")
+        assert (refused, "application/json, text/event-stream" in reason) == (406, True)
         large = {**DISCOVER, "id": 7, "params": {"text": "secret" * 2_000_000}}
         refused, id, reason = await post(large)
         assert (refused, id, "more than 4,194,304 bytes" in reason, "secret" in reason) == (413, 7, True, False)
@@ -144,15 +141,9 @@ async def test_a_port_in_use_is_an_error() -> None:
 
 
 @pytest.mark.wall_clock
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [
-        *((host, True) for host in LOOPBACK),
-        *((host, False) for host in ("0.0.0.0", "::", "10.1.2.3", "localhost.example", "")),
-    ],
-)
-async def test_loopback_addresses(host: str, expected: bool) -> None:
-    assert is_loopback(host) is expected
+@pytest.mark.parametrize("host", [*LOOPBACK, *ELSEWHERE])
+async def test_loopback_addresses(host: str) -> None:
+    assert is_loopback(host) is (host in LOOPBACK)
 
 
 @pytest.mark.wall_clock
@@ -185,11 +176,8 @@ async def test_blanks_around_the_value_of_a_header_are_no_part_of_it(name: str) 
     async with stand(lambda _: "done") as (dispatcher, _), serving(McpServer(dispatcher)) as url:
         address = urlsplit(url)
         lines = [
-            *(
-                f"POST {address.path} HTTP/1.1",
-                f"Host: {address.netloc}",
-                "Accept: application/json, text/event-stream",
-            ),
+            *(f"POST {address.path} HTTP/1.1", f"Host: {address.netloc}"),
+            "Accept: application/json, text/event-stream",
             *("Content-Type: application/json", "MCP-Protocol-Version: 2026-07-28 ", "Mcp-Method: tools/call\t"),
             *(f"Mcp-Name:{name}", f"Content-Length: {len(body)}", "Connection: close", "", body),
         ]

@@ -22,9 +22,8 @@ from tests.helpers.dispatcher_and_service import Service, stand
 from tests.helpers.mcp_connections import connected, text_of
 from tests.helpers.python_processes import environment
 
-PROCESS = StdioServerParameters(
-    command=sys.executable, args=["-m", "tests.helpers.mcp_server_process"], cwd=REPO, env=dict(environment())
-)
+ARGUMENTS = ["-m", "tests.helpers.mcp_server_process"]
+PROCESS = StdioServerParameters(command=sys.executable, args=ARGUMENTS, cwd=REPO, env=dict(environment()))
 
 
 @pytest.mark.wall_clock

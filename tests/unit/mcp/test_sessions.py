@@ -125,14 +125,11 @@ async def test_a_callback_answers_requests_of_a_server(mode: str) -> None:
 async def test_invalid_entries_are_reported_by_name_and_the_others_work(url: str) -> None:
     servers = {"calc": {"url": url}, "broken": {"args": 3}, "gone": {"command": "/no/such/program"}}
     async with connected(servers) as dispatcher:
-        states = {each.id: each for each in dispatcher.registry.sources()}
-        assert {id: each.state for id, each in states.items()} == {
-            "mcp-calc": "ok",
-            "mcp-broken": "failed",
-            "mcp-gone": "failed",
-        }
-        assert "broken: command: neither" in states["mcp-broken"].problem
-        assert "No such file" in states["mcp-gone"].problem
+        sources = {each.id: each for each in dispatcher.registry.sources()}
+        states = {id: each.state for id, each in sources.items()}
+        assert states == {"mcp-calc": "ok", "mcp-broken": "failed", "mcp-gone": "failed"}
+        assert "broken: command: neither" in sources["mcp-broken"].problem
+        assert "No such file" in sources["mcp-gone"].problem
         assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"
 
 
@@ -196,9 +193,8 @@ async def test_a_url_with_the_wrong_scheme_or_certificate_is_told_with_its_fix(u
         async with connected(servers) as dispatcher:
             problems = {each.id: each.problem for each in dispatcher.registry.sources()}
     assert "Fix: set SSL_CERT_FILE to the certificate of its authority" in problems["mcp-self-signed"]
-    assert (
-        "without an answer of HTTP (ReadError). Fix: write https:// in 'url' if it has TLS" in problems["mcp-has-tls"]
-    )
+    fix = "without an answer of HTTP (ReadError). Fix: write https:// in 'url' if it has TLS"
+    assert fix in problems["mcp-has-tls"]
     assert "Fix: write http:// in 'url' if it has no TLS" in problems["mcp-has-none"]
 
 
@@ -240,7 +236,6 @@ async def test_policy_and_permissions_of_a_server_hold_for_its_tools(url: str) -
     permissions = {"ada": ["calc:*"]}
     async with dispatch.connect("memory://", [source], grants=lambda user: permissions.get(user, [])) as dispatcher:
         refused = await dispatcher.execute("add", {"a": 1, "b": 2}, user="bob")
-        assert refused.error is not None
         assert refused.error.type == "not-permitted"
         assert (await dispatcher.execute("add", {"a": 1, "b": 2}, user="ada")).text == "3"
         throttled = await dispatcher.execute("add", {"a": 1, "b": 2}, user="ada", timeout=0.5)
@@ -265,7 +260,6 @@ async def test_servers_that_are_added_and_removed(url: str, caplog: pytest.LogCa
         assert await dispatcher.call("add", {"a": 1, "b": 2}) == "3"
         await dispatcher.registry.remove_source("mcp-calc")
         gone = await dispatcher.execute("add", {"a": 1, "b": 2})
-        assert gone.error is not None
         assert gone.error.type == "unknown-tool"
         with pytest.raises(ValueError, match="mcp-broken"):
             await dispatcher.registry.add_source(dispatch.McpServers({"other": {}, "broken": {}}))
@@ -416,7 +410,6 @@ async def test_while_no_session_is_open_calls_end_at_once_and_say_when_to_come_b
             if error is not None and error.type == ErrorType.NO_INSTANCE:
                 break
         assert asyncio.get_running_loop().time() - began < 1
-        assert error is not None
         assert error.type == ErrorType.NO_INSTANCE
         assert error.retry_after is not None
 
@@ -511,19 +504,14 @@ async def test_errors_of_the_protocol_and_a_change_that_leaves_the_other_items_a
             await until(lambda: "tool-0" not in names(dispatcher))
             assert dispatcher.registry.get("tool-7") is former
             gone = await dispatcher.execute("tool-0")
-            assert gone.error is not None
             assert gone.error.type == "unknown-tool"
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        ValueError("4711"),
-        SystemExit(4711),
-        GeneratorExit(),
-        KeyboardInterrupt(),
-        asyncio.CancelledError(),
-        StopIteration(1),
+        *(ValueError("4711"), SystemExit(4711), StopIteration(1)),
+        *(GeneratorExit(), KeyboardInterrupt(), asyncio.CancelledError()),
     ],
 )
 @pytest.mark.parametrize("kind", ["elicitation", "sampling", "roots"])
@@ -620,11 +608,8 @@ def test_prefix_always_and_never() -> None:
         ServerTools("two", None, ("search", "add")),
         ServerTools("three", "never", ("add",)),
     )
-    assert names_of(*servers) == {
-        "one": {"search": "one-search"},
-        "two": {"search": "search", "add": "two-add"},
-        "three": {"add": "add"},
-    }
+    two = {"search": "search", "add": "two-add"}
+    assert names_of(*servers) == {"one": {"search": "one-search"}, "two": two, "three": {"add": "add"}}
 
 
 @given(
@@ -666,7 +651,6 @@ async def test_a_server_of_the_former_line(transport: str, tmp_path: Path) -> No
         assert late.outcome is dispatch.Outcome.TIMEOUT
         await until((tmp_path / "late").exists)
         assert await dispatcher.call("grow") == "grown"
-        await until(
-            lambda: "new" in [tool.name for tool in dispatcher.registry.list()], 1 if transport == "stdio" else 2
-        )
+        limit = 1 if transport == "stdio" else 2
+        await until(lambda: "new" in [tool.name for tool in dispatcher.registry.list()], limit)
         assert await dispatcher.call("new") == "new"

@@ -40,7 +40,6 @@ async def test_tools_of_the_configuration() -> None:
                 assert (found.text, found.structured_content) == ("3", {"result": 3})
                 assert await dispatcher.call("which") == await dispatcher.call("which")
                 lost = await dispatcher.execute("lost", {"a": 1, "b": 2})
-                assert lost.error is not None
                 assert lost.error.type == "unknown-tool"
 
                 store.write("mcp", "gone", {"url": server.url, "remote-name": "add"})
@@ -59,7 +58,6 @@ async def test_a_server_that_is_out_of_reach(url: str, caplog: pytest.LogCapture
         dispatch.connect(URL + "-2", [dispatch.TrustGraphMcpTools()]) as dispatcher,
     ):
         result = await dispatcher.execute("sum", {"a": 1, "b": 2})
-        assert result.error is not None
         assert (result.error.type, result.attempts) == ("no-instance", 0)
         assert result.error.retry_after is not None
         assert result.duration < 10, "at once, not after the time for a handshake"
@@ -77,5 +75,4 @@ async def test_a_call_of_a_server_that_answers_nothing_was_not_executed() -> Non
             dispatch.connect(URL + "-3", [dispatch.TrustGraphMcpTools()]) as dispatcher,
         ):
             result = await dispatcher.execute("sum", {"a": 1, "b": 2}, timeout=2)
-    assert result.error is not None
     assert (result.error.type, result.attempts) == ("no-instance", 0)
