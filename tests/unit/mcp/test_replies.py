@@ -12,7 +12,7 @@ import logging
 import os
 import pprint
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
@@ -33,21 +33,19 @@ from dispatch.mcp.sessions import Pages, ToolList
 from dispatch.mcp.transports import HttpClient, LastLine, read_retry_after, trusted_certificates
 from dispatch.result import ResultContent
 from tests.helpers.mcp_servers.programs import call_until_ok, connected, until
-from tests.helpers.mcp_servers.scripted import (
-    MODERN,
-    Answer,
-    ScriptedServer,
-    event,
-    result,
-    scripted_http,
-    scripted_stdio,
-    tool,
-)
+from tests.helpers.mcp_servers.scripted import MODERN, Answer, event, result, scripted_http, scripted_stdio, tool
 
 pytestmark = pytest.mark.wall_clock
 
 SECRET = "secret-page"
-GOOD = result({"content": [{"type": "text", "text": "fine"}]})
+
+
+def failure(code: int, message: str = "it broke", id: str = "@ID@") -> str:
+    return f'{{"jsonrpc":"2.0","id":{id},"error":{{"code":{code},"message":"{message}"}}}}'
+
+
+TEXT = {"type": "text", "text": "fine"}
+GOOD = result({"content": [TEXT]})
 DEEP = "[" * 5_000 + "]" * 5_000
 LESS_DEEP = "[" * 300 + "]" * 300
 """What Python's JSON reads, but not what the SDK does."""
@@ -80,13 +78,10 @@ SPLIT = {
     "over several lines, without an id": json.dumps({**_REPLY, "id": None}, indent=2),
     "an error": json.dumps({"jsonrpc": "2.0", "id": "@ID@", "error": {"code": -1, "message": "secret-page"}}, indent=2),
     "behind a line of a log": "{starting, it's time}\n" + json.dumps(_REPLY, indent=2),
-    "in front of a notification": json.dumps(_REPLY, indent=2)
-    + "\n"
-    + '{"jsonrpc":"2.0","method":"notifications/message"}',
+    "in front of a notification": f'{json.dumps(_REPLY, indent=2)}\n{{"jsonrpc":"2.0","method":"notifications/message"}}',
 }
 SPLIT = {name: re.sub("[\"']@ID@[\"']", "@ID@", text) for name, text in SPLIT.items()}
 NOTE = '{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"secret-page"}}'
-TEXT = {"type": "text", "text": "fine"}
 READABLE: dict[str, str] = {
     "a notification in front": f"{NOTE}{GOOD}",
     "a notification behind": f"{GOOD} {NOTE}",
@@ -116,12 +111,10 @@ READABLE: dict[str, str] = {
     "annotations that are not valid": result({"content": [{**TEXT, "annotations": {"audience": ["robot"]}}]}),
     "an object for no error": result({"content": [TEXT], "isError": {}}),
 }
+LONG = "x" * 20_000
 BLOCKS: dict[str, tuple[dict[str, Any], str]] = {
     "of an unknown kind": ({"type": "json", "json": {"a": 1}}, '{"type":"json","json":{"a":1}}'),
-    "of an unknown kind, long": (
-        {"type": "film", "data": "x" * 20_000},
-        "[content of an unknown kind, 20,025 characters]",
-    ),
+    "of an unknown kind, long": ({"type": "film", "data": LONG}, "[content of an unknown kind, 20,025 characters]"),
     "with a number as text": ({"type": "text", "text": 4711}, "4711"),
     "with an object as text": ({"type": "text", "text": {"a": 1}}, '{"a":1}'),
     "with null as text": ({"type": "text", "text": None}, ""),
@@ -138,7 +131,6 @@ def logged(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 async def assert_malformed(dispatcher: dispatch.Dispatcher, name: str, reason: str = "") -> None:
     found = await dispatcher.execute(name, {}, timeout=30)
-    assert found.error is not None, name
     assert (found.error.type, found.outcome) == ("malformed-reply", "transport"), name
     assert found.duration < 15, name
     assert SECRET not in found.error.message
@@ -148,8 +140,7 @@ async def assert_malformed(dispatcher: dispatch.Dispatcher, name: str, reason: s
 
 async def test_an_unreadable_reply_on_stdio_ends_its_call(logged: pytest.LogCaptureFixture) -> None:
     answers = {f"tool-{number}": text for number, text in enumerate(MALFORMED.values())}
-    policy = {"breaker": None}
-    async with connected({"s": scripted_stdio({**answers, "good": GOOD}, policy=policy)}) as dispatcher:
+    async with connected({"s": scripted_stdio({**answers, "good": GOOD}, policy={"breaker": None})}) as dispatcher:
         for name in answers:
             await assert_malformed(dispatcher, name)
         assert await dispatcher.call("good", {}) == "fine"
@@ -158,16 +149,13 @@ async def test_an_unreadable_reply_on_stdio_ends_its_call(logged: pytest.LogCapt
 
 async def test_a_reply_that_is_no_json_in_one_line_ends_its_call(logged: pytest.LogCaptureFixture) -> None:
     answers = {f"tool-{number}": text for number, text in enumerate(SPLIT.values())}
-    policy = {"breaker": None}
-    async with connected({"s": scripted_stdio({**answers, "good": GOOD}, policy=policy)}) as dispatcher:
+    async with connected({"s": scripted_stdio({**answers, "good": GOOD}, policy={"breaker": None})}) as dispatcher:
         for name in answers:
             await assert_malformed(dispatcher, name, "(no JSON in one line; MCP has one message per line)")
         assert await dispatcher.call("good", {}) == "fine"
         two = [asyncio.create_task(dispatcher.execute(name, {}, timeout=1.5)) for name in ("tool-0", "tool-4")]
         named, unnamed = await asyncio.gather(*two)
-        assert named.error is not None
         assert named.error.type == "malformed-reply"
-        assert unnamed.error is not None
         assert unnamed.error.type == "timeout", "of two, none is certainly meant"
     assert SECRET not in logged.text
 
@@ -175,11 +163,8 @@ async def test_a_reply_that_is_no_json_in_one_line_ends_its_call(logged: pytest.
 @pytest.mark.parametrize("rows", [5_000, 70_000], ids=["0.4 MB", "5 MB"])
 async def test_a_long_reply_over_several_lines_ends_its_call(logged: pytest.LogCaptureFixture, rows: int) -> None:
     reply = {"jsonrpc": "2.0", "id": "@ID@", "result": {"content": [], "structuredContent": {"rows": ["@ROWS@"]}}}
-    texts = [
-        json.dumps(reply, indent=2),
-        json.dumps(dict(reversed(reply.items())), indent=2),
-        json.dumps(reply, indent=0),
-    ]
+    last_first = dict(reversed(reply.items()))
+    texts = [json.dumps(reply, indent=2), json.dumps(last_first, indent=2), json.dumps(reply, indent=0)]
     answers = {f"tool-{n}": re.sub('"(@[A-Z]+@)"', r"\1", text) for n, text in enumerate(texts)}
     entry = scripted_stdio({**answers, "good": GOOD}, rows=rows, policy={"breaker": None})
     async with connected({"s": entry}) as dispatcher:
@@ -213,10 +198,9 @@ async def test_an_unusual_reply_on_stdio_is_read(logged: pytest.LogCaptureFixtur
 
 
 async def test_an_error_on_stdio_that_names_no_request_is_that_of_the_only_one() -> None:
-    error = '{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"it broke"}}'
+    error = failure(-32000, id="null")
     async with connected({"s": scripted_stdio({"work": error, "good": GOOD})}) as dispatcher:
         found = await dispatcher.execute("work", {}, timeout=30)
-        assert found.error is not None
         assert (found.error.type, found.duration < 15) == ("server-failed", True)
         assert await dispatcher.call("good", {}) == "fine"
 
@@ -294,11 +278,10 @@ async def test_an_unreadable_reply_over_http_ends_its_call(logged: pytest.LogCap
         return event(text) if is_stream else Answer(text)
 
     names = [f"tool-{number}" for number in answers]
-    with scripted_http(answer, tools=[*names, "good-99"]) as server:
-        async with connected({"s": {"url": server.url, "policy": {"breaker": None}}}) as dispatcher:
-            for name in names:
-                await assert_malformed(dispatcher, name)
-            assert await dispatcher.call("good-99", {}) == "fine"
+    async with over_http(answer, tools=[*names, "good-99"], entry={"policy": {"breaker": None}}) as (dispatcher, _):
+        for name in names:
+            await assert_malformed(dispatcher, name)
+        assert await dispatcher.call("good-99", {}) == "fine"
     assert SECRET not in logged.text
 
 
@@ -312,26 +295,18 @@ NO_RESULTS: list[tuple[Answer, str]] = [
     (Answer(OTHER), "malformed-reply"),
     (Answer(GOOD, headers={"Content-Encoding": "gzip"}), "malformed-reply"),
     (Answer(f"data: {GOOD}\n\n", kind="text/event-stream", headers={"Content-Encoding": "gzip"}), "malformed-reply"),
-    (
-        Answer('{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}'),
-        "malformed-reply",
-    ),
+    (Answer(NOTE.replace('"secret-page"', "1")), "malformed-reply"),
     (event("secret-page"), "malformed-reply"),
     (event(OTHER), "malformed-reply"),
     (event(OTHER)._replace(is_open=True), "malformed-reply"),
     (Answer("id: 1\ndata:\n\n", kind="text/event-stream"), "instance-lost"),
     (Answer(": nothing\n\n", kind="text/event-stream"), "instance-lost"),
-    (Answer('{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"it broke"}}'), "server-failed"),
+    (Answer(failure(-32000, id="null")), "server-failed"),
     (Answer('{"jsonrpc":"2.0","error":{"code":-32000,"message":"it broke"}}'), "server-failed"),
-    (Answer('{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"it broke"}}', 400), "invalid-arguments"),
-    (event('{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"it broke"}}'), "server-failed"),
+    (Answer(failure(-32602, id="null"), 400), "invalid-arguments"),
+    (event(failure(-32000, id="null")), "server-failed"),
     *(
-        (
-            Answer(
-                '{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32602,"message":"it broke"}}'.replace("it broke", text)
-            ),
-            type,
-        )
+        (Answer(failure(-32602, text)), type)
         for text, type in {
             "Unknown tool: work": "unknown-tool",  # of MCP's text and the SDK for Python; those of two in Go and of Rust
             r"unknown tool \"work\"": "unknown-tool",
@@ -341,7 +316,7 @@ NO_RESULTS: list[tuple[Answer, str]] = [
             "unknown tool_choice": "invalid-arguments",
         }.items()
     ),
-    (Answer('{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32981,"message":"it broke"}}'), "server-failed"),
+    (Answer(failure(-32981)), "server-failed"),
     (Answer("<html>secret-page</html>", 502, "text/html"), "server-failed"),
     (Answer('{"error":"secret-page"}', 400), "server-failed"),
     (Answer("secret-page", 404, "text/plain"), "unknown-tool"),
@@ -366,7 +341,18 @@ RESULTS = [
 
 
 @contextlib.asynccontextmanager
-async def connected_to(*answers: Answer) -> AsyncIterator[tuple[dispatch.Dispatcher, list[ScriptedServer]]]:
+async def over_http(
+    answer: Any, *, entry: dict[str, Any] | None = None, refuse_all: Answer | None = None, **options: Any
+) -> AsyncIterator[tuple[dispatch.Dispatcher, Any]]:
+    """A dispatcher with the tools of a scripted server; ``entry`` is what its entry has besides the address."""
+    with scripted_http(answer, **options) as server:
+        server.refuse_all = refuse_all
+        async with connected({"s": {"url": server.url, **(entry or {})}}) as dispatcher:
+            yield dispatcher, server
+
+
+@contextlib.asynccontextmanager
+async def connected_to(*answers: Answer) -> AsyncIterator[tuple[dispatch.Dispatcher, list[Any]]]:
     """A dispatcher with a server for each answer; their tools are ``s0-work`` and so on."""
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(scripted_http(answer)) for answer in answers]
@@ -380,7 +366,6 @@ async def test_other_replies_over_http_that_are_no_results(logged: pytest.LogCap
     async with connected_to(*(answer for answer, _ in NO_RESULTS)) as (dispatcher, servers):
         for number, (server, (answer, type)) in enumerate(zip(servers, NO_RESULTS, strict=True)):
             found = await dispatcher.execute(f"s{number}-work", {}, timeout=30)
-            assert found.error is not None, answer
             assert found.error.type == type, answer
             assert found.duration < 15, answer
             assert SECRET not in found.error.message
@@ -397,32 +382,29 @@ async def test_unusual_replies_over_http_that_are_results(logged: pytest.LogCapt
 
 async def test_a_call_that_is_cancelled_leaves_no_connection_at_a_server_that_never_answers() -> None:
     for answer in (Answer(is_open=True), Answer(": nothing\n\n", kind="text/event-stream", is_open=True)):
-        with scripted_http(answer) as server:
-            async with connected({"s": {"url": server.url}}) as dispatcher:
-                found = await asyncio.gather(*(dispatcher.execute("work", {}, timeout=0.5) for _ in range(8)))
-                assert [each.outcome for each in found] == ["timeout"] * 8
-                await until(lambda server=server: server.open == 0)
+        async with over_http(answer) as (dispatcher, server):
+            found = await asyncio.gather(*(dispatcher.execute("work", {}, timeout=0.5) for _ in range(8)))
+            assert [each.outcome for each in found] == ["timeout"] * 8
+            await until(lambda server=server: server.open == 0)
 
 
 async def test_a_stream_that_a_server_ends_before_the_reply_is_resumed_until_its_call_is_cancelled() -> None:
     begin = Answer("id: \xc3\xa9 7\ndata:\n\n", kind="text/event-stream")
-    with scripted_http(begin) as server:
-        async with connected({"s": {"url": server.url}}) as dispatcher:
-            server.resumed = event(GOOD), []
-            assert await dispatcher.call("work", {}) == "fine"
-            assert server.resumed[1] == ["\xc3\xa9 7"]
-            server.resumed = begin, []
-            found = await dispatcher.execute("work", {}, timeout=2)
-            assert (found.outcome, len(server.resumed[1]) > 0) == ("timeout", True)
-            resumed = len(server.resumed[1])
-            await asyncio.sleep(3)
-            assert len(server.resumed[1]) == resumed
+    async with over_http(begin) as (dispatcher, server):
+        server.resumed = event(GOOD), []
+        assert await dispatcher.call("work", {}) == "fine"
+        assert server.resumed[1] == ["\xc3\xa9 7"]
+        server.resumed = begin, []
+        found = await dispatcher.execute("work", {}, timeout=2)
+        assert (found.outcome, len(server.resumed[1]) > 0) == ("timeout", True)
+        resumed = len(server.resumed[1])
+        await asyncio.sleep(3)
+        assert len(server.resumed[1]) == resumed
 
 
 async def test_a_reply_of_many_megabytes_in_one_event() -> None:
-    with scripted_http(event(result({"content": [{"type": "text", "text": "x" * 3_000_000}]}))) as server:
-        async with connected({"s": {"url": server.url}}) as dispatcher:
-            assert len(await dispatcher.call("work", {})) == 3_000_000
+    async with over_http(event(result({"content": [{"type": "text", "text": "x" * 3_000_000}]}))) as (dispatcher, _):
+        assert len(await dispatcher.call("work", {})) == 3_000_000
 
 
 async def test_a_reply_over_http_without_an_end_is_read_as_far_as_a_message_may_be(
@@ -433,7 +415,6 @@ async def test_a_reply_over_http_without_an_end_is_read_as_far_as_a_message_may_
     async with connected_to(large, Answer(large.body, 500), Answer(GOOD)) as (dispatcher, _):
         for number in range(2):
             found = await dispatcher.execute(f"s{number}-work", {}, timeout=30)
-            assert found.error is not None
             assert (found.error.type, "more than 10000 bytes" in found.error.message) == ("malformed-reply", True)
         assert await dispatcher.call("s2-work", {}) == "fine"
 
@@ -441,16 +422,14 @@ async def test_a_reply_over_http_without_an_end_is_read_as_far_as_a_message_may_
 async def test_a_cut_event_without_a_blank_line_is_a_lost_reply() -> None:
     async with connected_to(Answer("data: " + GOOD[:40], kind="text/event-stream")) as (dispatcher, _):
         found = await dispatcher.execute("s0-work", {}, timeout=30)
-        assert found.error is not None
         assert found.error.type == "instance-lost"
 
 
 async def test_a_session_id_that_no_header_can_have_is_told() -> None:
-    with scripted_http(Answer(GOOD), refuse=Answer(status=404), session="s\xe9cret") as server:
-        async with connected({"s": {"url": server.url}}) as dispatcher:
-            [source] = dispatcher.registry.sources()
-            assert "Mcp-Session-Id has other characters than visible ASCII" in source.problem
-            assert "cret" not in source.problem
+    async with over_http(Answer(GOOD), refuse=Answer(status=404), session="s\xe9cret") as (dispatcher, _):
+        [source] = dispatcher.registry.sources()
+        assert "Mcp-Session-Id has other characters than visible ASCII" in source.problem
+        assert "cret" not in source.problem
 
 
 async def test_a_log_on_stdout_ends_no_call() -> None:
@@ -462,26 +441,16 @@ async def test_a_log_on_stdout_ends_no_call() -> None:
     lines = "\n".join(text.replace("'@ID@'", "@ID@").replace('"@ID@"', "@ID@") for text in texts)
     async with connected({"s": scripted_stdio({"work": lines})}) as dispatcher:
         found = await dispatcher.execute("work", {}, timeout=2)
-        assert found.error is not None
         assert found.error.type == "timeout"
 
 
 async def test_unusual_replies_on_stdio_that_are_results_and_lines_that_are_none(
     logged: pytest.LogCaptureFixture,
 ) -> None:
-    lines = [
-        "hello",
-        '{"level":"info","id":@ID@,"msg":"a line of a log"}',
-        "[INFO] ready",
-        '{"jsonrpc":"2.0","result":"secret-page"}',
-    ]
+    log, other = '{"level":"info","id":@ID@,"msg":"a line of a log"}', '{"jsonrpc":"2.0","result":"secret-page"}'
     broken = '{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"one\nsecret-page"}]}}'
-    answers = {
-        "log": "\n".join([*lines, GOOD]),
-        "mark": "\xef\xbb\xbf" + GOOD,
-        "batch": f"[{GOOD}]",
-        "end": GOOD + "\r",
-    }
+    lines = "\n".join(["hello", log, "[INFO] ready", other, GOOD])
+    answers = {"log": lines, "mark": "\xef\xbb\xbf" + GOOD, "batch": f"[{GOOD}]", "end": GOOD + "\r"}
     async with connected({"s": scripted_stdio({**answers, "broken": broken})}) as dispatcher:
         for name in answers:
             assert await dispatcher.call(name, {}) == "fine"
@@ -494,6 +463,10 @@ async def test_unusual_replies_on_stdio_that_are_results_and_lines_that_are_none
     assert any("an unreadable message of" in each for each in logged.messages)
 
 
+def answer_by_name(answers: dict[str, str]) -> Callable[[dict[str, Any], object], Answer]:
+    return lambda message, _: Answer(answers[message["params"]["name"]])
+
+
 @pytest.mark.parametrize("is_http", [False, True], ids=["stdio", "http"])
 async def test_numbers_that_json_does_not_have(is_http: bool) -> None:
     numbers = ["NaN", "Infinity", "-Infinity", "1e999", "-1E+400", "1" * 400 + ".0"]
@@ -503,7 +476,7 @@ async def test_numbers_that_json_does_not_have(is_http: bool) -> None:
         answers[f"bad-{at}"] = bad.replace('"NUMBER"', number)
         good = {"type": "text", "text": f"{number} Infinity 1e999"}
         answers[f"good-{at}"] = result({"content": [good], "structuredContent": {"a": 1e300}})
-    with scripted_http(lambda message, _: Answer(answers[message["params"]["name"]]), tools=[*answers]) as server:
+    with scripted_http(answer_by_name(answers), tools=[*answers]) as server:
         entry = {"url": server.url} if is_http else scripted_stdio(answers)
         async with connected({"s": entry}) as dispatcher:
             for at, number in enumerate(numbers):
@@ -515,20 +488,18 @@ async def test_numbers_that_json_does_not_have(is_http: bool) -> None:
 
 
 # -- results in old and new forms --------------------------------------------------------------------------------------
+X = {"type": "text", "text": "x"}
 PICTURE = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
 STRUCTURED = {
     "no text": ({"content": [], "structuredContent": {"a": [1, "größe"]}}, '{"a":[1,"größe"]}'),
     "no content": ({"structuredContent": {"a": 1}}, '{"a":1}'),
     "null for an empty list": ({"content": None, "structuredContent": {"a": 1}, "isError": None}, '{"a":1}'),
     "an empty text": ({"content": [{"type": "text", "text": ""}], "structuredContent": {"a": 1}}, '{"a":1}'),
-    "a text": ({"content": [{"type": "text", "text": "x"}], "structuredContent": {"a": 1}}, "x"),
-    "null, which is nothing": ({"content": [{"type": "text", "text": "x"}], "structuredContent": None}, "x"),
+    "a text": ({"content": [X], "structuredContent": {"a": 1}}, "x"),
+    "null, which is nothing": ({"content": [X], "structuredContent": None}, "x"),
     "a list": ({"content": [], "structuredContent": [1, 2]}, "[1,2]"),
     "nothing": ({"content": []}, ""),
-    "a picture": (
-        {"content": [{"type": "image", "data": "AAAA", "mimeType": "image/png"}], "structuredContent": {"a": 1}},
-        '[image: image/png, 3 bytes]\n{"a":1}',
-    ),
+    "a picture": ({"content": [PICTURE], "structuredContent": {"a": 1}}, '[image: image/png, 3 bytes]\n{"a":1}'),
     "a picture in both": (
         {"content": [PICTURE], "structuredContent": {"content": [PICTURE]}},
         "[image: image/png, 3 bytes]\n"
@@ -542,9 +513,7 @@ STRUCTURED = {
 async def test_structured_content_and_results_without_a_type(is_modern: bool, is_http: bool) -> None:
     answers = {f"tool-{number}": result(value) for number, (value, _) in enumerate(STRUCTURED.values())}
     answers["failed"] = result({"content": [], "structuredContent": {"code": 7}, "isError": True})
-    with scripted_http(
-        lambda message, _: Answer(answers[message["params"]["name"]]), tools=list(answers), is_modern=is_modern
-    ) as server:
+    with scripted_http(answer_by_name(answers), tools=[*answers], is_modern=is_modern) as server:
         entry = {"url": server.url} if is_http else scripted_stdio(answers, is_modern=is_modern)
         async with connected({"s": entry}) as dispatcher:
             for number, (kind, (value, text)) in enumerate(STRUCTURED.items()):
@@ -553,7 +522,6 @@ async def test_structured_content_and_results_without_a_type(is_modern: bool, is
                 if isinstance(value.get("structuredContent"), dict) or is_modern:
                     assert found.structured_content == value.get("structuredContent"), kind
             failed = await dispatcher.execute("failed", {})
-            assert failed.error is not None
             assert failed.error.message == '{"code":7}'
 
 
@@ -562,14 +530,7 @@ async def test_structured_content_and_results_without_a_type(is_modern: bool, is
     ("answer", "seconds"),
     [
         (Answer("slow down", 429, "text/plain", {"Retry-After": " 7 "}), 7.0),
-        (
-            Answer(
-                '{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"quota"}}',
-                429,
-                headers={"Retry-After": "7"},
-            ),
-            7.0,
-        ),
+        (Answer(failure(-32000, "quota", id="null"), 429, headers={"Retry-After": "7"}), 7.0),
         (Answer("", 503, headers={"Retry-After": "7"}), 7.0),
         (Answer("", 429), None),
     ],
@@ -578,35 +539,30 @@ async def test_a_server_that_asks_for_a_pause(
     answer: Answer, seconds: float | None, logged: pytest.LogCaptureFixture
 ) -> None:
     policy = {"retry": None, "breaker": {"consecutive-failures": 2}}
-    with scripted_http(answer) as server:
-        async with connected({"s": {"url": server.url, "policy": policy}}) as dispatcher:
-            found = await dispatcher.execute("work", {})
-            assert isinstance(found.error, dispatch.ThrottledError)
-            assert found.outcome is dispatch.Outcome.THROTTLED
-            assert found.error.retry_after == seconds
-            assert found.error.rejected_by == "service"
-            assert f"HTTP status {answer.status}" in found.error.message
-            for _ in range(10):
-                await dispatcher.execute("work", {})
+    async with over_http(answer, entry={"policy": policy}) as (dispatcher, _):
+        found = await dispatcher.execute("work", {})
+        assert isinstance(found.error, dispatch.ThrottledError)
+        assert found.outcome is dispatch.Outcome.THROTTLED
+        assert found.error.retry_after == seconds
+        assert found.error.rejected_by == "service"
+        assert f"HTTP status {answer.status}" in found.error.message
+        for _ in range(10):
+            await dispatcher.execute("work", {})
     assert "closed to open" not in logged.text
 
 
-@pytest.mark.parametrize("body", ["", '{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"4 MB at most"}}'])
+@pytest.mark.parametrize("body", ["", failure(-32000, "4 MB at most", id="null")])
 async def test_arguments_that_are_too_large_for_the_server_were_not_executed(body: str) -> None:
-    with scripted_http(Answer(body, 413)) as server:
-        async with connected({"s": {"url": server.url}}) as dispatcher:
-            found = await dispatcher.execute("work", {})
+    async with over_http(Answer(body, 413)) as (dispatcher, _):
+        found = await dispatcher.execute("work", {})
     assert found.outcome is dispatch.Outcome.INVALID_ARGUMENTS
-    assert found.error is not None
     assert "was not executed" in found.error.message
     assert "HTTP status 413" in found.error.message
 
 
 async def test_a_pause_that_is_asked_for_at_the_handshake(logged: pytest.LogCaptureFixture) -> None:
-    with scripted_http(Answer(GOOD)) as server:
-        server.refuse_all = Answer("", 503, headers={"Retry-After": "7"})
-        async with connected({"s": {"url": server.url}}) as dispatcher:
-            assert "HTTP status 503" in dispatcher.registry.sources()[0].problem
+    async with over_http(Answer(GOOD), refuse_all=Answer("", 503, headers={"Retry-After": "7"})) as (dispatcher, _):
+        assert "HTTP status 503" in dispatcher.registry.sources()[0].problem
     assert "HTTP status 503 Service Unavailable; the next attempt is in 7.0 s" in logged.text
 
 
@@ -615,14 +571,8 @@ def test_dates_and_nonsense_in_retry_after() -> None:
     assert read_retry_after(formatdate(now + 90, usegmt=True), now) == 90
     assert read_retry_after(formatdate(now - 90, usegmt=True), now) == 0
     assert read_retry_after("Fri, 01 Jan 99999999999999999999 00:00:00 GMT", now) is None
-    assert [read_retry_after(text, now) for text in ("2.5", "-1", "", "soon", "nan", "inf")] == [
-        2.5,
-        0,
-        None,
-        None,
-        None,
-        None,
-    ]
+    assert [read_retry_after(text, now) for text in ("2.5", "-1")] == [2.5, 0]
+    assert [read_retry_after(text, now) for text in ("", "soon", "nan", "inf")] == [None] * 4
 
 
 @pytest.mark.parametrize(("status", "what"), [(401, "401 Unauthorized"), (403, "403 Forbidden")])
@@ -638,10 +588,8 @@ async def test_credentials_that_are_refused(status: int, what: str) -> None:
                 assert (found.error.type, found.error.retryable) == ("unauthorized", False)
                 assert f"HTTP status {what}" in found.error.message
         async with connected({"s": {"url": server.url, "headers": headers}}) as dispatcher:
-            assert (
-                f"HTTP status {what}. Fix: write its credentials as 'headers'"
-                in dispatcher.registry.sources()[0].problem
-            )
+            [source] = dispatcher.registry.sources()
+            assert f"HTTP status {what}. Fix: write its credentials as 'headers'" in source.problem
 
 
 # -- sessions that the server has forgotten ------------------------------------------------------------------------------
@@ -660,7 +608,7 @@ FORGOTTEN = {
     "Rust": Answer("Unauthorized: Session not found", 401, "text/plain"),
     "a gateway": Answer("", 410),
     "an error without a status": error(-32000, "No valid session", 200),
-    "an event": event('{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32000,"message":"Server not initialized"}}'),
+    "an event": event(failure(-32000, "Server not initialized")),
 }
 
 
@@ -673,14 +621,13 @@ async def test_a_session_that_the_server_has_forgotten_is_opened_again(
     monkeypatch.setattr("dispatch.mcp.transports.PING_S", 20.0)
     monkeypatch.setattr("dispatch.mcp.transports.REFUSALS_S", 20.0)
     monkeypatch.setattr("dispatch.mcp.sessions.REOPEN_S", 20.0)
-    with scripted_http(Answer(GOOD), refuse=form) as server:
-        async with connected({"s": {"url": server.url}}) as dispatcher:
-            assert await dispatcher.call("work", {}) == "fine"
-            for _ in range(2):
-                server.sessions.clear()  # it has restarted
-                found = await asyncio.gather(*(dispatcher.execute("work", {}) for _ in range(8)))
-                assert [each.error for each in found] == [None] * 8
-            assert server.requests.count("initialize") == 3
+    async with over_http(Answer(GOOD), refuse=form) as (dispatcher, server):
+        assert await dispatcher.call("work", {}) == "fine"
+        for _ in range(2):
+            server.sessions.clear()  # it has restarted
+            found = await asyncio.gather(*(dispatcher.execute("work", {}) for _ in range(8)))
+            assert [each.error for each in found] == [None] * 8
+        assert server.requests.count("initialize") == 3
 
 
 @pytest.mark.parametrize(
@@ -701,27 +648,24 @@ async def test_a_session_that_has_ended_with_the_status_404_is_opened_again_what
 
 
 async def test_a_session_that_a_server_answers_with_its_own_failure_is_opened_again_for_the_next_call() -> None:
-    with scripted_http(Answer(GOOD), refuse=Answer("TypeError", 500, "text/plain")) as server:
-        async with connected({"s": {"url": server.url}}) as dispatcher:
-            assert await dispatcher.call("work", {}) == "fine"
-            server.sessions.clear()
-            found = await dispatcher.execute("work", {})
-            assert found.error is not None
-            assert found.error.type == "server-failed"  # it may have been executed
-            await call_until_ok(dispatcher, "work", {})
+    async with over_http(Answer(GOOD), refuse=Answer("TypeError", 500, "text/plain")) as (dispatcher, server):
+        assert await dispatcher.call("work", {}) == "fine"
+        server.sessions.clear()
+        found = await dispatcher.execute("work", {})
+        assert found.error.type == "server-failed"  # it may have been executed
+        await call_until_ok(dispatcher, "work", {})
 
 
 @pytest.mark.parametrize("status", [400, 404, 409, 500])
 async def test_an_error_in_a_session_that_the_server_knows_ends_only_its_call(status: int) -> None:
-    with scripted_http(error(-32000, "no such browser session", status), refuse=Answer("", 404)) as server:
-        async with connected({"s": {"url": server.url}}) as dispatcher:
-            for _ in range(3):
-                found = await dispatcher.execute("work", {})
-                assert found.error is not None
-                assert found.error.type == "server-failed"
-                assert "no such browser session" in found.error.message
-            assert server.requests.count("tools/call") == 3
-            assert server.requests.count("initialize") == 1
+    failed = error(-32000, "no such browser session", status)
+    async with over_http(failed, refuse=Answer("", 404)) as (dispatcher, server):
+        for _ in range(3):
+            found = await dispatcher.execute("work", {})
+            assert found.error.type == "server-failed"
+            assert "no such browser session" in found.error.message
+        assert server.requests.count("tools/call") == 3
+        assert server.requests.count("initialize") == 1
 
 
 async def test_a_server_that_knows_no_session_at_all_is_not_asked_without_a_pause() -> None:
@@ -733,7 +677,7 @@ async def test_a_server_that_knows_no_session_at_all_is_not_asked_without_a_paus
             assert server.requests.count("initialize") <= 3
 
 
-GOOD_LISTS = result({"content": [{"type": "text", "text": "fine"}], "structuredContent": {}})
+GOOD_LISTS = result({"content": [TEXT], "structuredContent": {}})
 ANY = {"type": "object"}
 COMPLETED: dict[str, dict[str, Any]] = {
     "only $schema": tool("odd", inputSchema={"$schema": "http://json-schema.org/draft-07/schema#"}),
@@ -858,9 +802,9 @@ def page(*tools: str, cursor: object = None) -> str:
     return result({"tools": [tool(name) for name in tools], "nextCursor": cursor})
 
 
-FAILURE = '{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32603,"message":"out of order"}}'
-NO_SUCH_METHOD = '{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32601,"message":"no such method"}}'
-REFUSAL = '{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32602,"message":"invalid cursor"}}'
+FAILURE = failure(-32603, "out of order")
+NO_SUCH_METHOD = failure(-32601, "no such method")
+REFUSAL = failure(-32602, "invalid cursor")
 
 
 PAGES: list[tuple[list[str], list[str]]] = [
@@ -884,16 +828,13 @@ PAGES: list[tuple[list[str], list[str]]] = [
 
 
 async def test_pages() -> None:
-    servers = {
-        f"s{number}": scripted_stdio({"a": GOOD_LISTS}, pages=pages, prefix="always")
-        for number, (pages, _) in enumerate(PAGES)
-    }
+    made = (scripted_stdio({"a": GOOD_LISTS}, pages=pages, prefix="always") for pages, _ in PAGES)
+    servers = {f"s{number}": server for number, server in enumerate(made)}
     async with connected(servers) as dispatcher:
         for id, source, (pages, found) in zip(servers, dispatcher.registry.sources(), PAGES, strict=True):
             assert (source.state, source.tools) == ("ok", len(found)), pages
-            assert [name for name in names(dispatcher) if name.startswith(f"{id}-")] == [
-                f"{id}-{each}" for each in found
-            ]
+            of_server = [name for name in names(dispatcher) if name.startswith(f"{id}-")]
+            assert of_server == [f"{id}-{each}" for each in found]
             if found:
                 assert await dispatcher.call(f"{id}-a", {}) == "fine", pages
 
@@ -928,10 +869,8 @@ WELCOMES: list[dict[str, Any]] = [
 
 
 async def test_an_incomplete_handshake_is_completed(is_modern: bool) -> None:
-    servers = {
-        f"s{number}": scripted_stdio({"work": GOOD}, welcome=odd, is_modern=is_modern, prefix="always")
-        for number, odd in enumerate(WELCOMES)
-    }
+    options = {"is_modern": is_modern, "prefix": "always"}
+    servers = {f"s{n}": scripted_stdio({"work": GOOD}, welcome=odd, **options) for n, odd in enumerate(WELCOMES)}
     async with connected(servers) as dispatcher:
         for id, odd in zip(servers, WELCOMES, strict=True):
             assert await dispatcher.call(f"{id}-work", {}) == "fine", odd
@@ -1056,18 +995,15 @@ def test_everything_else_is_kept() -> None:
 
 
 def test_a_model_reads_the_texts_and_what_the_rest_is() -> None:
+    file = types.TextResourceContents(uri="file:///a.txt", text="meow")
+    binary = types.BlobResourceContents(uri="file:///b.bin", blob="AAAA")
     found = read_result(
         result_results(
             text("a cat"),
             types.ImageContent(type="image", data="AAAA", mime_type="image/png"),
             types.AudioContent(type="audio", data="AAA=", mime_type="audio/wav"),
             types.ResourceLink(type="resource_link", uri="file:///cat.txt", name="cat", description="About cats."),
-            types.EmbeddedResource(
-                type="resource", resource=types.TextResourceContents(uri="file:///a.txt", text="meow")
-            ),
-            types.EmbeddedResource(
-                type="resource", resource=types.BlobResourceContents(uri="file:///b.bin", blob="AAAA")
-            ),
+            *(types.EmbeddedResource(type="resource", resource=each) for each in (file, binary)),
         ),
         "",
     )
@@ -1079,15 +1015,8 @@ def test_a_model_reads_the_texts_and_what_the_rest_is() -> None:
         "meow",
         "[resource: file:///b.bin]",
     ]
-    assert found.content is not None
-    assert [block["type"] for block in found.content.blocks] == [
-        "text",
-        "image",
-        "audio",
-        "resource_link",
-        "resource",
-        "resource",
-    ]
+    kinds = [block["type"] for block in found.content.blocks]
+    assert kinds == ["text", "image", "audio", "resource_link", "resource", "resource"]
     assert found.content.blocks[1]["mimeType"] == "image/png"
 
 
@@ -1097,26 +1026,27 @@ def test_an_error_of_the_tool() -> None:
     assert caught.value.type == "tool-error"
 
 
+def an_object(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
 OUTPUTS = {
-    "a pattern of JavaScript": {
-        "type": "object",
-        "properties": {"y": {"type": "string", "pattern": "^(?<y>\\\\p{L}+)$"}},
-    },
-    "draft-04": {"type": "object", "properties": {"n": {"type": "number", "minimum": 0, "exclusiveMinimum": True}}},
-    "a reference to nowhere": {"type": "object", "properties": {"y": {"$ref": "#/definitions/none"}}},
-    "a reference to an address": {"type": "object", "properties": {"y": {"$ref": "http://127.0.0.1:9/y"}}},
+    "a pattern of JavaScript": an_object(y={"type": "string", "pattern": "^(?<y>\\\\p{L}+)$"}),
+    "draft-04": an_object(n={"type": "number", "minimum": 0, "exclusiveMinimum": True}),
+    "a reference to nowhere": an_object(y={"$ref": "#/definitions/none"}),
+    "a reference to an address": an_object(y={"$ref": "http://127.0.0.1:9/y"}),
     "a reference to itself": {"$ref": "#"},
     "a dialect that is a number": {"$schema": 7, "type": "object"},
     "four million subschemas": {
         "$ref": "#/$defs/0",
         "$defs": {str(n): {"allOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in range(22)} | {"22": {}},
     },
-    "a pattern that takes hours": {"type": "object", "properties": {"y": {"type": "string", "pattern": "^(a+)+$"}}},
+    "a pattern that takes hours": an_object(y={"type": "string", "pattern": "^(a+)+$"}),
 }
 
 
 async def test_a_result_that_does_not_match_its_output_schema_is_told_without_its_values() -> None:
-    schema = {"type": "object", "properties": {"y": {"type": "string", "enum": ["a"]}}}
+    schema = an_object(y={"type": "string", "enum": ["a"]})
     page = result({"tools": [tool(name, outputSchema=schema) for name in ("wrong", "none", "right")]})
     answers = {
         "wrong": result({"content": [TEXT], "structuredContent": {"y": SECRET}}),
@@ -1133,11 +1063,11 @@ async def test_a_result_is_kept_whose_output_schema_cannot_be_read(logged: pytes
     names = [f"tool-{number}" for number in range(len(OUTPUTS))]
     page = [tool(name, outputSchema=schema) for name, schema in zip(names, OUTPUTS.values(), strict=True)]
     page.append(tool("any", outputSchema={}))
-    given = result({"content": [{"type": "text", "text": "fine"}], "structuredContent": {"y": 40 * "a", "n": 1}})
+    given = result({"content": [TEXT], "structuredContent": {"y": 40 * "a", "n": 1}})
     deep = json.loads('{"a":' * 150 + "1" + "}" * 150)
     page.append(tool("deep", outputSchema={"type": "object", "properties": {"a": {"$ref": "#"}}}))
     answers = {**dict.fromkeys(names, given), "any": GOOD}
-    answers["deep"] = result({"content": [{"type": "text", "text": "fine"}], "structuredContent": deep})
+    answers["deep"] = result({"content": [TEXT], "structuredContent": deep})
     async with connected({"s": scripted_stdio(answers, pages=[result({"tools": page})])}) as dispatcher:
         for name in answers:
             assert await dispatcher.call(name, {}) == "fine"
@@ -1187,11 +1117,7 @@ async def test_a_redirected_request_and_headers_in_any_encoding() -> None:
 @pytest.mark.parametrize(
     ("status", "location", "text"),
     [
-        (
-            308,
-            "http://u:secret-page@other.test/mcp?key=secret-page",
-            "it redirects to 'http://other.test/mcp', which is",
-        ),
+        (308, "http://u:secret-page@other.test/mcp?k=secret-page", "it redirects to 'http://other.test/mcp', which is"),
         (302, "/login?next=secret-page", "/login', which is not followed; write this as 'url' if it is the server's"),
         (307, "http://other.test:secret-page/", "it redirects to what is no address"),
     ],
@@ -1215,30 +1141,28 @@ async def test_a_redirect_that_is_not_followed_is_told_with_what_to_write(
 @pytest.mark.parametrize(("status", "what"), [(404, "404 Not Found"), (405, "405 Method Not Allowed")])
 async def test_an_address_that_takes_no_messages_is_told_with_what_to_write(status: int, what: str) -> None:
     """Servers of the SSE transport have another address for messages, which they send to a GET."""
-    with scripted_http(Answer("")) as server:
-        server.refuse_all = Answer("Cannot POST /sse", status, "text/html")
-        async with connected({"s": {"url": server.url}}) as dispatcher:
-            [source] = dispatcher.registry.sources()
-            assert f"HTTP status {what}: the address takes no messages by POST, as one of the SSE" in source.problem
-            assert "as 'url'" in source.problem
+    async with over_http(Answer(""), refuse_all=Answer("Cannot POST /sse", status, "text/html")) as (dispatcher, _):
+        [source] = dispatcher.registry.sources()
+        assert f"HTTP status {what}: the address takes no messages by POST, as one of the SSE" in source.problem
+        assert "as 'url'" in source.problem
 
 
 @pytest.mark.parametrize("kind", ["text/html", "application/json"])
 async def test_an_address_that_is_none_of_mcp_is_told_with_what_to_write(kind: str) -> None:
-    with scripted_http(Answer("")) as server:
-        server.refuse_all = Answer("<html>secret-page</html>" if kind == "text/html" else '{"status": "up"}', kind=kind)
-        async with connected({"s": {"url": server.url}}) as dispatcher:
-            [source] = dispatcher.registry.sources()
-            assert "the address is not that of an MCP server; write that one" in source.problem
-            assert SECRET not in source.problem
+    async with over_http(
+        Answer(""),
+        refuse_all=Answer("<html>secret-page</html>" if kind == "text/html" else '{"status": "up"}', kind=kind),
+    ) as (dispatcher, _):
+        [source] = dispatcher.registry.sources()
+        assert "the address is not that of an MCP server; write that one" in source.problem
+        assert SECRET not in source.problem
 
 
 async def test_a_stream_that_ends_at_once_is_not_opened_again_without_a_pause() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(
-            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\nretry: 0\ndata:\n\n"
-        )
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        writer.write(b"retry: 0\ndata:\n\n")
         await writer.drain()
         writer.close()
 
