@@ -325,6 +325,11 @@ class FakeBroker:
     def consumer(self, topic: str = TOPIC) -> FakeConsumer:
         return next(each for each in reversed(self.link.consumers) if each.topic == topic)
 
+    async def come_back(self) -> None:
+        """Restart after an outage, and wait until the transport has another client."""
+        self.up = True
+        await self.replace()
+
     def restarts(self) -> None:
         """What was open is no longer; new links are served."""
         for link in self.links:
@@ -345,11 +350,17 @@ _GONE = FakeBroker()
 _GONE.up = False
 
 
+async def started(**options: Any) -> PulsarTransport:
+    """A started transport on the fake broker, which the test closes."""
+    transport = PulsarTransport(URL, security=Security(), **options)
+    await transport.start()
+    return transport
+
+
 @contextlib.asynccontextmanager
 async def connected(**options: Any) -> AsyncIterator[PulsarTransport]:
     """A started transport on the fake broker. Its supervisor never rests, so that a test that hangs has to be ended."""
-    transport = PulsarTransport(URL, security=Security(), **options)
-    await transport.start()
+    transport = await started(**options)
     try:
         async with asyncio.timeout(600):
             yield transport

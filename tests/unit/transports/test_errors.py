@@ -107,11 +107,8 @@ def test_opening_fails_by_a_name_to_act_on_and_names_the_fix(name: str, type: st
 @pytest.mark.parametrize(
     ("topic", "namespace"),
     [
-        (TOPIC, "corp/tools"),
-        ("persistent://tg/request/a/b", "tg/request"),
-        ("no topic", ""),
-        ("x://only", "only"),
-        ("", ""),
+        *((TOPIC, "corp/tools"), ("persistent://tg/request/a/b", "tg/request")),
+        *(("no topic", ""), ("x://only", "only"), ("", "")),
     ],
 )
 def test_the_namespace_of_a_topic(topic: str, namespace: str) -> None:

@@ -189,11 +189,8 @@ def test_security_reaches_the_client(clients: list[FakeClient], monkeypatch: pyt
     PulsarClient(URL, Security())
     PulsarClient(URL, Security(token="abc", trust_certs="ca.pem", validate_hostname=False))
     PulsarClient(URL, Security(certificate="agent.pem", key="agent-key.pem"))
-    assert [client.options["authentication"] for client in clients] == [
-        None,
-        ("token", "abc"),
-        ("tls", "agent.pem", "agent-key.pem"),
-    ]
+    given = [client.options["authentication"] for client in clients]
+    assert given == [None, ("token", "abc"), ("tls", "agent.pem", "agent-key.pem")]
     assert [client.options["tls_trust_certs_file_path"] for client in clients] == [None, "ca.pem", None]
     assert [client.options["tls_validate_hostname"] for client in clients] == [True, False, True]
     for option, file in (("tls_certificate_file_path", "agent.pem"), ("tls_private_key_file_path", "agent-key.pem")):

@@ -102,13 +102,7 @@ async def test_a_broker_that_says_connected_is_a_broker() -> None:
 @pytest.mark.wall_clock
 @pytest.mark.parametrize(
     ("said", "limit"),
-    [
-        (number(3, 5 << 20), 5 << 20),
-        (number(3, 1_000), 1_000),
-        (b"", None),
-        (number(3, 0), None),
-        (text(3, b"x"), None),
-    ],
+    [*((number(3, size), size) for size in (5 << 20, 1_000)), (b"", None), (number(3, 0), None), (text(3, b"x"), None)],
 )
 async def test_a_broker_may_say_how_large_a_message_may_be(said: bytes, limit: int | None) -> None:
     async with greeter(frame(number(1, 3) + text(3, text(1, b"Pulsar Server") + number(2, 21) + said))) as broker:
@@ -455,12 +449,10 @@ def test_what_begins_larger_than_any_frame_is_no_broker(answer: bytes, ends: boo
     assert answered(b"\x01" + answer, ends) == "unreachable"
 
 
-@given(
-    st.sampled_from([CONNECTED, error(3, b"Token expired"), error(0, b"busy")]),
-    st.integers(0, 100),
-    st.integers(0, 255),
-    st.booleans(),
-)
+REPLIES = (CONNECTED, error(3, b"Token expired"), error(0, b"busy"))
+
+
+@given(st.sampled_from(REPLIES), st.integers(0, 100), st.integers(0, 255), st.booleans())
 @settings(max_examples=examples(60), deadline=None)
 def test_a_damaged_answer_ends_in_one_of_them_too(answer: bytes, at: int, byte: int, ends: bool) -> None:
     damaged = bytearray(answer)

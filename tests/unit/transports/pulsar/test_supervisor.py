@@ -21,7 +21,7 @@ from dispatch.transports.pulsar import supervisor
 from dispatch.transports.pulsar.client import DEAF, OPERATION_TIMEOUT_S
 from dispatch.transports.pulsar.handshake import HEAD_START_S, TIMEOUT_S
 from dispatch.transports.pulsar.transport import PulsarTransport
-from tests.helpers.clock import advance, idle, start_task, virtual_loop
+from tests.helpers.clock import advance, idle, now, start_task, virtual_loop
 from tests.helpers.fake_pulsar import (
     KEPT,
     OTHER,
@@ -41,10 +41,6 @@ from tests.helpers.fake_pulsar import (
 )
 
 REPLIES = "non-persistent://tg/response/dispatch-reply-0123456789abcdef-agent"
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 GONE = TransportError("no-such-namespace", "The broker has no namespace 'tg/request'.", may_have_run=False)
@@ -162,9 +158,7 @@ async def test_when_all_topics_are_gone_but_the_broker_is_there_each_says_why(
             with pytest.raises(TransportError, match="has no namespace") as caught:
                 send(publisher, failures, "a1")
             assert (caught.value.type, caught.value.may_have_run) == ("no-such-namespace", False)
-        (line,) = (
-            record.getMessage() for record in caplog.records if "retrying in the background" in record.getMessage()
-        )
+        (line,) = (text for text in caplog.messages if "retrying in the background" in text)
         assert line.startswith("2 topics cannot be opened (no namespace tg/request)")
         broker.always_refused.clear()
         await advance(5)
@@ -370,9 +364,8 @@ async def test_a_broker_of_a_list_that_hangs_is_given_up_for_another(cluster: Cl
         publisher = await transport.publisher(TOPIC)
         send(publisher, failures, "a1")
         cluster.away.add(A)
-        await advance(
-            supervisor.SILENT_S + supervisor.PROBE_TIMEOUT_S + supervisor.GRACE_S + HEAD_START_S + 4 * supervisor.POLL_S
-        )
+        limits = (supervisor.SILENT_S, supervisor.PROBE_TIMEOUT_S, supervisor.GRACE_S, HEAD_START_S)
+        await advance(sum(limits) + 4 * supervisor.POLL_S)
         assert transport.connected
         assert failures.types == [("a1", "connection-lost", True)]
     assert cluster.clients == [A, B]
@@ -651,18 +644,15 @@ async def test_subscriptions_are_verified_once_after_topics_moved(broker: FakeBr
             assert broker.verified == moves * [REPLIES]
 
 
-ERROR = TransportError("no-such-namespace", "None.", may_have_run=False)
-
-
 def test_it_is_tried_again_ever_less_often() -> None:
     aside: supervisor.ReopenBackoff[str] = supervisor.ReopenBackoff()
     now, tries = 0.0, []
-    assert aside.record_failure("topic", ERROR, now)
+    assert aside.record_failure("topic", GONE, now)
     while now < 200:
         now += 0.25
         if aside.due(now) == ["topic"]:
             tries.append(now)
-            assert not aside.record_failure("topic", ERROR, now)
+            assert not aside.record_failure("topic", GONE, now)
     gaps = [later - sooner for sooner, later in zip([0.0, *tries], tries, strict=False)]
     assert gaps[:4] == [supervisor.FIRST_RETRY_S, 1.0, 2.0, 4.0]
     assert gaps[-1] == supervisor.LAST_RETRY_S
@@ -672,20 +662,20 @@ def test_what_is_open_again_begins_anew() -> None:
     aside: supervisor.ReopenBackoff[str] = supervisor.ReopenBackoff()
     assert not aside.forget("topic")
     for _ in range(5):
-        aside.record_failure("topic", ERROR, 0.0)
-    assert aside.error("topic", 0.0) is ERROR
+        aside.record_failure("topic", GONE, 0.0)
+    assert aside.error("topic", 0.0) is GONE
     assert "topic" in aside
     assert aside.forget("topic")
     assert (len(aside), aside.error("topic", 0.0)) == (0, None)
-    assert aside.record_failure("topic", ERROR, 10.0)
+    assert aside.record_failure("topic", GONE, 10.0)
     assert aside.due(10.0 + supervisor.FIRST_RETRY_S) == ["topic"]
 
 
 def test_a_broker_that_gives_no_answer_is_asked_again_soon_however_often() -> None:
     aside: supervisor.ReopenBackoff[str] = supervisor.ReopenBackoff()
-    for now in range(0, 100, 5):  # a try takes pulsar-client's 5 s
-        aside.record_failure("topic", unreachable("pulsar://broker"), float(now))
-        assert aside.due(now + supervisor.FIRST_RETRY_S) == ["topic"]
+    for at in range(0, 100, 5):  # a try takes pulsar-client's 5 s
+        aside.record_failure("topic", unreachable("pulsar://broker"), float(at))
+        assert aside.due(at + supervisor.FIRST_RETRY_S) == ["topic"]
 
 
 def test_a_failed_broker_has_time_to_be_taken_over() -> None:
@@ -912,12 +902,11 @@ async def test_one_lost_topic_leaves_the_rest_alone_and_comes_back_by_itself(
 ) -> None:
     """Its namespace was deleted, or its rights withdrawn."""
     failures, got = Failures(), list[Any]()
-    gone = TransportError("no-such-namespace", "The broker has no namespace 'tg/request'.", may_have_run=False)
     async with connected() as transport:
         lost = await transport.publisher(TOPIC)
         fine = await transport.publisher(OTHER)
         await listen(transport, texts(got), KEPT)
-        broker.always_refused[TOPIC] = gone
+        broker.always_refused[TOPIC] = GONE
         broker.producer(TOPIC).close()
         await advance(REPLACED_S)
         for _ in range(60):
@@ -944,7 +933,7 @@ async def test_one_lost_topic_leaves_the_rest_alone_and_comes_back_by_itself(
 async def test_what_is_closed_while_it_is_set_aside_is_not_tried_again(broker: FakeBroker) -> None:
     async with connected() as transport:
         lost, _ = await transport.publisher(TOPIC), await transport.publisher(OTHER)
-        broker.always_refused[TOPIC] = TransportError("no-such-namespace", "None.", may_have_run=False)
+        broker.always_refused[TOPIC] = GONE
         broker.producer(TOPIC).close()
         await advance(REPLACED_S)
         await lost.close()
@@ -974,9 +963,8 @@ async def test_when_nothing_can_be_opened_the_connection_is_down(
         broker.restarts()
         await advance(REPLACED_S + 5)
         assert not transport.connected
-        assert len(broker.links) <= 2 + 5 / (supervisor.RELINK_PAUSE_S + supervisor.POLL_S), (
-            "a new one each half second"
-        )
+        # A new one each half second.
+        assert len(broker.links) <= 2 + 5 / (supervisor.RELINK_PAUSE_S + supervisor.POLL_S)
         assert "retrying in the background" not in caplog.text
         broker.always_refused.clear()
         await advance(supervisor.RELINK_PAUSE_S + SEEN_S)
