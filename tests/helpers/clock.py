@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import pytest
@@ -18,9 +18,11 @@ __all__ = [
     "cancel_task",
     "idle",
     "now",
+    "reply_after",
     "run",
     "start_task",
     "virtual_loop",
+    "wait_at",
 ]
 
 T = TypeVar("T")
@@ -43,3 +45,18 @@ async def cancel_task(task: asyncio.Future[Any]) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+def wait_at(gate: asyncio.Event, text: str = "done") -> Callable[[dict[str, Any]], Awaitable[str]]:
+    """Return a tool that waits until ``gate`` is set, and then replies ``text``."""
+
+    async def work(_: dict[str, Any]) -> str:
+        await gate.wait()
+        return text
+
+    return work
+
+
+def reply_after(seconds: float, text: str = "done") -> Callable[[dict[str, Any]], Awaitable[str]]:
+    """Return a tool that replies ``text`` after so many seconds."""
+    return lambda _: asyncio.sleep(seconds, text)

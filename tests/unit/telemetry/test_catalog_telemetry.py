@@ -96,9 +96,8 @@ def test_an_activation_has_the_names_their_numbers_and_the_fingerprints(bench: B
             "fingerprints": {"a": "1" * 64},
         }
     ]
-    assert bench.read_lines() == [
-        ("INFO", "catalogue activated (folder:tools, trustgraph): 1 added, 1 changed, 1 removed, 7 in force")
-    ]
+    line = "catalogue activated (folder:tools, trustgraph): 1 added, 1 changed, 1 removed, 7 in force"
+    assert bench.read_lines() == [("INFO", line)]
     assert bench.board["catalog_reloads_total folder:tools ok"] == 1
     assert bench.board["catalog_reloads_total trustgraph ok"] == 1
     assert bench.board["catalog_last_reload_successful trustgraph"] == 1
@@ -137,19 +136,17 @@ def test_the_next_successful_reload_makes_a_rejected_one_good(bench: Bench) -> N
 
 
 def test_the_states_of_a_source_are_reported(bench: Bench) -> None:
-    for old, new, problem in (
+    changes = [
         ("", "failed", "no answer"),
         ("failed", "ok", ""),
         ("ok", "stale", "no\nanswer"),
         ("stale", "removed", ""),
-    ):
-        bench.observer.on_source_changed(REMOTE, old, new, problem)
-    assert [(each["event"], each["old"], each["new"], each["problem"]) for each in bench.read_events()] == [
-        ("source", "", "failed", "no answer"),
-        ("source", "failed", "ok", ""),
-        ("source", "ok", "stale", "no\nanswer"),
-        ("source", "stale", "removed", ""),
     ]
+    for change in changes:
+        bench.observer.on_source_changed(REMOTE, *change)
+    events = bench.read_events()
+    assert {each["event"] for each in events} == {"source"}
+    assert [(each["old"], each["new"], each["problem"]) for each in events] == changes
     assert bench.read_lines() == [
         ("WARNING", "source trustgraph: added, failed (no answer)"),
         ("INFO", "source trustgraph: failed to ok"),
@@ -166,9 +163,8 @@ def test_a_source_that_flaps_repeats_no_line_within_ten_seconds(bench: Bench) ->
     assert len(bench.read_events()) == 10
     bench.now = 10.0
     bench.observer.on_source_changed(REMOTE, "ok", "stale", "no answer")
-    assert bench.read_lines() == [
-        ("WARNING", "source trustgraph: ok to stale (no answer) (4 more since the last line)")
-    ]
+    line = "source trustgraph: ok to stale (no answer) (4 more since the last line)"
+    assert bench.read_lines() == [("WARNING", line)]
 
 
 def test_a_refused_item_is_reported_once_until_it_was_valid(bench: Bench) -> None:
@@ -201,9 +197,8 @@ def test_only_the_new_ones_of_several_refused_items_are_reported(bench: Bench) -
     bench.read_lines()
     bench.observer.on_refused_items(REMOTE, [BAD, other])
     assert [each["origin"] for each in bench.read_events()] == ["tool/send"]
-    assert bench.read_lines() == [
-        ("WARNING", "item of trustgraph refused: tool/send: not JSON. Fix: correct the syntax.")
-    ]
+    line = "item of trustgraph refused: tool/send: not JSON. Fix: correct the syntax."
+    assert bench.read_lines() == [("WARNING", line)]
 
 
 def test_the_facts_of_a_line_are_attributes_of_the_record(bench: Bench) -> None:
@@ -232,13 +227,9 @@ def test_a_shadowed_item_is_reported_with_both_origins(bench: Bench) -> None:
         "active_source": FOLDER,
         "active_origin": "tools/tool/find.json",
     }
-    assert bench.read_lines() == [
-        (
-            "WARNING",
-            "item of trustgraph shadowed: 'find' (tool/find) is not in force, because folder:tools (tools/tool/find.json) "
-            "precedes it",
-        )
-    ]
+    why = "because folder:tools (tools/tool/find.json) precedes it"
+    line = f"item of trustgraph shadowed: 'find' (tool/find) is not in force, {why}"
+    assert bench.read_lines() == [("WARNING", line)]
 
 
 def test_a_held_change_is_reported_with_both_fingerprints(bench: Bench) -> None:
@@ -247,13 +238,11 @@ def test_a_held_change_is_reported_with_both_fingerprints(bench: Bench) -> None:
         bench.observer.on_held_changes(REMOTE, [change])
     (event,) = bench.read_events()
     assert event == {"event": "change-held", "source": REMOTE, "name": "find", "old": "a" * 64, "new": "b" * 64}
-    assert bench.read_lines() == [
-        (
-            "WARNING",
-            "change of 'find' from trustgraph held: the former definition aaaaaaaaaaaa stays in force, and the definition "
-            "bbbbbbbbbbbb waits. Review it, then approve it with `dispatch tools approve find`.",
-        )
-    ]
+    line = (
+        "change of 'find' from trustgraph held: the former definition aaaaaaaaaaaa stays in force, and the definition "
+        "bbbbbbbbbbbb waits. Review it, then approve it with `dispatch tools approve find`."
+    )
+    assert bench.read_lines() == [("WARNING", line)]
     bench.observer.on_held_changes(REMOTE, [HeldChange(REMOTE, "new", "", "c" * 64)])
     ((_, line),) = bench.read_lines()
     assert "the tool is not in force, and the definition cccccccccccc waits" in line

@@ -30,7 +30,7 @@ from dispatch.telemetry.events import (
 )
 from dispatch.telemetry.reporting import TelemetryDispatcherObserver
 from dispatch.transports.memory import MemoryTransport
-from tests.helpers.clock import advance, idle
+from tests.helpers.clock import advance, idle, reply_after
 from tests.helpers.dispatcher_and_service import BROKER, UNGUARDED, catalog, serving
 from tests.helpers.session_pair import DelayedSessionPair
 from tests.helpers.telemetry_capture import Board, Spans, telling
@@ -75,11 +75,7 @@ async def test_transitions_of_a_circuit_are_events() -> None:
 async def test_changes_of_instances_are_events() -> None:
     events: list[Event] = []
     tools = catalog(work={"idempotent": True, "policy": {**FRAGILE, "attempt-timeout": 0.5, "timeout": 5}})
-
-    async def stuck(_: dict[str, Any]) -> str:
-        await asyncio.sleep(60)
-        return "late"
-
+    stuck = reply_after(60, "late")
     board = Board()
     async with telling(board.telemetry(), tools) as dispatcher:
         dispatcher.on_event(events.append)

@@ -24,10 +24,8 @@ from tests.helpers.telemetry_capture import Board
 
 BREAKER = {"consecutive-failures": 2, "open-duration": 1, "half-open-calls": 1, "count-tool-errors": True}
 POLICY: dict[str, Any] = {"retry": 1, "bulkhead": None, "breaker": BREAKER}
-OTHER_POLICY: dict[str, Any] = {
-    **POLICY,
-    "breaker": {**BREAKER, "consecutive-failures": 1, "open-duration": 3, "half-open-calls": 2},
-}
+OTHER_BREAKER = {**BREAKER, "consecutive-failures": 1, "open-duration": 3, "half-open-calls": 2}
+OTHER_POLICY: dict[str, Any] = {**POLICY, "breaker": OTHER_BREAKER}
 CATALOGS = {
     "as it was": catalog(work={"policy": POLICY}, idle={"policy": POLICY}),
     "other settings": catalog(work={"policy": OTHER_POLICY}, idle={}),

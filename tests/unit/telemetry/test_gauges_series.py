@@ -42,7 +42,7 @@ from dispatch.telemetry.observers import NULL_CALL
 from dispatch.telemetry.reporting import TelemetryDispatcherObserver
 from dispatch.testing import FaultInjector, Faults, FaultyTransport
 from dispatch.transports.memory import MemoryTransport
-from tests.helpers.clock import advance, idle
+from tests.helpers.clock import advance, idle, reply_after, wait_at
 from tests.helpers.dispatcher_and_service import BROKER, RESPONSES, UNGUARDED, Peer, catalog, read, serving
 from tests.helpers.run_profile import by_profile
 from tests.helpers.telemetry_capture import Board, telling
@@ -64,10 +64,7 @@ def board() -> Board:
 
 async def test_series_of_a_tool_and_of_an_instance(board: Board) -> None:
     """After everything: ≤ 95 a tool, ≤ 12 an instance."""
-
-    async def stuck(_: dict[str, Any]) -> str:
-        await asyncio.sleep(100)
-        return "late"
+    stuck = reply_after(100, "late")
 
     async def streams(_: dict[str, Any]) -> Any:
         async def chunks() -> Any:
@@ -92,10 +89,8 @@ async def test_series_of_a_tool_and_of_an_instance(board: Board) -> None:
         assert 60 < len(tool) <= 95, tool
         instance = lines(board, 'instance="stuck"')
         assert len(instance) <= 12, instance
-        assert {line.partition("{")[0] for line in instance} == {
-            "dispatch_instance_ejections_total",
-            "dispatch_instance_inflight_calls",
-        }
+        of_instance = {line.partition("{")[0] for line in instance}
+        assert of_instance == {"dispatch_instance_ejections_total", "dispatch_instance_inflight_calls"}
         others = [line for line in lines(board, "dispatch_") if "tool=" not in line and "instance=" not in line]
         sessions = [line for line in others if line.startswith("dispatch_session")]
         assert len(others) - len(sessions) <= 28, others
@@ -151,9 +146,8 @@ async def test_series_of_a_removed_service_and_its_instances_are_removed(board: 
     async with serving(lambda _: "done", instance="a"), telling(board.telemetry(), catalog(work={})) as dispatcher:
         await dispatcher.execute("work")
         dispatcher._running.observer.on_instance_change("lab", "a", "ejected", "failures")
-        assert {"instances lab warming", "replies_total lab matched", "instance_ejections_total lab a failures"} <= set(
-            board.of("lab")
-        )
+        there = {"instances lab warming", "replies_total lab matched", "instance_ejections_total lab a failures"}
+        assert there <= set(board.of("lab"))
         await dispatcher.reload(Catalog.empty())
         await advance(RETENTION_S)
         assert board.of("lab") == []
@@ -205,11 +199,7 @@ async def test_a_tool_is_removed_after_its_last_dispatcher_was_closed(board: Boa
 
 async def test_calls_in_flight_end_after_their_tool_was_removed() -> None:
     board, gate = Board(), asyncio.Event()
-
-    async def slow(_: dict[str, Any]) -> str:
-        await gate.wait()
-        return "done"
-
+    slow = wait_at(gate)
     async with serving(slow), telling(board.telemetry(), catalog(one={}, two={})) as dispatcher:
         call = asyncio.create_task(dispatcher.execute("one", timeout=300))
         await asyncio.sleep(0.1)
@@ -256,11 +246,7 @@ async def test_tools_services_and_instances_beyond_the_limits_share_series(
             f"instance_ejections_total lab {each} {why}" for each in "cd" for why in call_metrics.EJECTION_REASONS
         ], "the latest"
         there = [key for key in now if key.startswith("instance_inflight_calls")]
-        assert there == [
-            "instance_inflight_calls _OTHER a",
-            "instance_inflight_calls _OTHER b",
-            "instance_inflight_calls _OTHER _OTHER",
-        ]
+        assert there == [f"instance_inflight_calls _OTHER {instance}" for instance in ("a", "b", "_OTHER")]
         await dispatcher.reload(catalog(**{name: {} for name in names[1:]}))
         await advance(RETENTION_S)
         await dispatcher.execute("tool-4")
@@ -297,10 +283,8 @@ async def test_nothing_is_exported_when_metrics_are_off(board: Board) -> None:
         assert engine.guards_of(target).observer.start_call(target, 0.0) is NULL_CALL
         await dispatcher.reload(catalog(work={}))
         assert lines(board) == []
-        assert (board.registry in Instruments._by_registry, board.registry in DispatcherCollector._by_registry) == (
-            False,
-            False,
-        )
+        assert board.registry not in Instruments._by_registry
+        assert board.registry not in DispatcherCollector._by_registry
 
 
 async def test_a_dispatcher_without_references_is_not_read(board: Board) -> None:
@@ -402,11 +386,7 @@ async def test_a_lost_reply_that_is_sent_again_is_a_retransmission_of_the_instan
 
 
 async def test_a_tool_that_takes_long_costs_no_further_packets(board: Board) -> None:
-
-    async def slow(_: dict[str, Any]) -> str:
-        await asyncio.sleep(0.4)
-        return "done"
-
+    slow = reply_after(0.4)
     async with serving(slow, telemetry=board.telemetry()) as server, telling(board.telemetry(), ONCE) as dispatcher:
         assert (await dispatcher.execute("work")).ok
         assert (server.requests, server.repeats) == (1, 0)
@@ -446,11 +426,7 @@ async def test_successful_and_failed_reloads_are_counted(tmp_path: Path, board: 
 
 async def test_instances_by_state() -> None:
     board, well = Board(), asyncio.Event()
-
-    async def stuck(_: dict[str, Any]) -> str:
-        await well.wait()
-        return "done"
-
+    stuck = wait_at(well)
     tools = catalog(work={"idempotent": True, "policy": {"attempt-timeout": 0.5, "timeout": 5, "breaker": None}})
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(serving(stuck, instance="stuck"))

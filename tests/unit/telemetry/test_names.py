@@ -39,64 +39,26 @@ from tests.helpers.dispatcher_and_service import catalog, serving
 from tests.helpers.telemetry_capture import Board, telling
 
 ATTRIBUTES = {
-    "gen_ai.operation.name",
-    "gen_ai.tool.name",
-    "gen_ai.tool.type",
-    "gen_ai.tool.description",
-    "gen_ai.tool.call.id",
-    "gen_ai.tool.call.arguments",
-    "gen_ai.tool.call.result",
-    "messaging.system",
-    "messaging.operation.name",
-    "messaging.operation.type",
-    "messaging.destination.name",
-    "messaging.destination.template",
-    "messaging.destination.temporary",
-    "messaging.message.conversation_id",
-    "messaging.client.id",
-    "error.type",
-    "dispatch.service",
-    "dispatch.instance",
-    "dispatch.outcome",
-    "dispatch.attempts",
-    "dispatch.attempt.number",
-    "dispatch.attempt.reason",
-    "dispatch.chunks",
-    "dispatch.first_chunk.seconds",
-    "dispatch.reason",
-    "dispatch.wait.seconds",
+    *("gen_ai.operation.name", "gen_ai.tool.name", "gen_ai.tool.type", "gen_ai.tool.description"),
+    *("gen_ai.tool.call.id", "gen_ai.tool.call.arguments", "gen_ai.tool.call.result"),
+    *("messaging.system", "messaging.operation.name", "messaging.operation.type", "messaging.client.id"),
+    *("messaging.destination.name", "messaging.destination.template", "messaging.destination.temporary"),
+    *("messaging.message.conversation_id", "error.type", "dispatch.service", "dispatch.instance"),
+    *("dispatch.outcome", "dispatch.reason", "dispatch.attempts", "dispatch.attempt.number", "dispatch.attempt.reason"),
+    *("dispatch.chunks", "dispatch.first_chunk.seconds", "dispatch.wait.seconds"),
 }
 EVENTS = {"dispatch.retry", "dispatch.hedge", "dispatch.rejected"}
 VALUES = {"refused", "execute_tool", "attempt", "send", "process", "extension", "pulsar", "_OTHER"}
 ERROR_TYPES = {
     *("invalid-arguments", "invalid-config", "invalid-timeout", "unknown-priority", "request-too-large"),
-    *(
-        "not-permitted",
-        "permissions-unavailable",
-        "unknown-tool",
-        "relay-loop",
-        "unknown-service",
-        "circuit-open",
-        "rate-limited",
-        "bulkhead-full",
-        "no-instance",
-        "version-mismatch",
-        "pending-limit",
-    ),
+    *("not-permitted", "permissions-unavailable", "unknown-tool", "relay-loop", "unknown-service"),
+    *("circuit-open", "rate-limited", "bulkhead-full", "no-instance", "version-mismatch", "pending-limit"),
     *("timeout", "attempt-timeout", "idle-timeout", "send-timeout", "expired"),
     *("overloaded", "draining", "invalid-request", "service-refused", "instance-lost", "instance-restarted"),
     *("invalid-output", "unknown-result"),
     *("reply-evicted", "malformed-reply", "response-limit-exceeded", "result-too-large", "invalid-result"),
-    *(
-        "tool-error",
-        "cancelled",
-        "client-failed",
-        "server-failed",
-        "closed",
-        "disconnected",
-        "connection-lost",
-        "unreachable",
-    ),
+    *("tool-error", "cancelled", "client-failed", "server-failed"),
+    *("closed", "disconnected", "connection-lost", "unreachable"),
     *("connection-refused", "unauthorized", "untrusted", "wrong-protocol", "bad-address", "bad-topic"),
     *("no-such-namespace", "topic-busy", "topic-refused", "publish-queue-full", "publish-dropped", "send-failed"),
     "port-taken",
@@ -189,15 +151,12 @@ def _conventions(module: Any) -> tuple[set[str], set[str]]:
     found, deprecated = set(), set()
     body = ast.parse(Path(module.__file__).read_text()).body
     for node, after in zip(body, [*body[1:], None], strict=True):
-        if (
-            isinstance(node, ast.AnnAssign)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
-        ):
-            found.add(node.value.value)
+        value = node.value if isinstance(node, ast.AnnAssign) else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            found.add(value.value)
             doc = after.value if isinstance(after, ast.Expr) else None
             if isinstance(doc, ast.Constant) and str(doc.value).strip().startswith("Deprecated"):
-                deprecated.add(node.value.value)
+                deprecated.add(value.value)
     assert found
     assert deprecated, "it is written another way by now: change this test"
     return found, deprecated
@@ -226,9 +185,8 @@ def test_telemetry_knows_a_closed_set_of_error_types() -> None:
         TransportError("of-another-transport", "x"): "_OTHER",
     }
     assert {repr(error): error.telemetry_type for error in expected} == {repr(e): kind for e, kind in expected.items()}
-    assert all(type(error.telemetry_type) is type(error.type) is str for error in expected), (
-        "exporters need plain texts"
-    )
+    # Exporters need plain texts.
+    assert all(type(error.telemetry_type) is type(error.type) is str for error in expected)
 
 
 async def test_metrics_with_their_labels() -> None:
@@ -255,9 +213,8 @@ def test_values_of_labels() -> None:
     assert {str(each) for each in Outcome} == {
         *("success", "tool_error", "invalid_arguments", "throttled", "timeout", "transport", "cancelled", "rejected")
     }
-    assert {str(each) for each in State} == {
-        *("closed", "open", "half-open", "forced-open", "disabled", "metrics-only")
-    }
+    states = ("closed", "open", "half-open", "forced-open", "disabled", "metrics-only")
+    assert {str(each) for each in State} == {*states}
     assert {str(each) for each in Disposition} == {"matched", "late", "duplicate", "unknown", "malformed"}
     assert INSTANCE_STATES == ("up", "warming", "paused", "unresponsive", "ejected")
     assert REJECTED_BY == ("permissions", "breaker", "rate-limit", "bulkhead", "balancer", "service", "exchange")
@@ -304,9 +261,7 @@ MEANINGS: dict[str, set[str]] = {
     "{{role}}, {{reason}}": set(REJECTIONS),
 }
 """The values of labels with a meaning, by the legends of the panels that show them."""
-WITH_MEANING = [
-    each for each in LINES if {query["legendFormat"] for query in list_queries(each.values[0])} & set(MEANINGS)
-]
+WITH_MEANING = [each for each in LINES if {one["legendFormat"] for one in list_queries(each.values[0])} & set(MEANINGS)]
 TOOLS = ["_OTHER", "appraise", "forecast", "look-up"]
 
 
@@ -320,9 +275,8 @@ def colours(panel: Json) -> dict[str, str]:
 
 
 def test_outcomes_have_the_same_colours_wherever_they_are_shown() -> None:
-    shown = [
-        panel for dashboard in DASHBOARDS.values() for panel in iter_panels(dashboard) if panel["title"] == "Outcomes"
-    ]
+    panels = (panel for dashboard in DASHBOARDS.values() for panel in iter_panels(dashboard))
+    shown = [panel for panel in panels if panel["title"] == "Outcomes"]
     assert len(shown) == 2
     assert len(WITH_MEANING) == 15
     for panel in shown:

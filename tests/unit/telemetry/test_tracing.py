@@ -55,7 +55,7 @@ from dispatch.telemetry.tracing import (
     find_tracer,
     generate_unsampled,
 )
-from tests.helpers.clock import advance, idle, run
+from tests.helpers.clock import advance, idle, reply_after, run, wait_at
 from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, UNGUARDED, Peer, catalog, read, serving
 from tests.helpers.internals import correlator_of
 from tests.helpers.run_profile import by_profile
@@ -132,13 +132,7 @@ async def test_a_call_has_a_link_to_the_span_of_its_reply() -> None:
     def fail(_: dict[str, Any]) -> str:
         raise ToolError("sold-out", "no")
 
-    def answer(_: dict[str, Any]) -> str:
-        return "done"
-
-    def answer_at_length(_: dict[str, Any]) -> str:
-        return "x" * 1_000_000
-
-    for work in (answer, answer_at_length, chunks, fail):
+    for work in (lambda _: "done", lambda _: "x" * 1_000_000, chunks, fail):
         spans = Spans()
         async with traced(spans, work) as dispatcher:
             await dispatcher.execute("work")
@@ -148,10 +142,7 @@ async def test_a_call_has_a_link_to_the_span_of_its_reply() -> None:
 
 
 async def test_a_call_that_the_service_stopped_has_a_link_to_the_span_of_the_refusal(spans: Spans) -> None:
-    async def sleep(_: dict[str, Any]) -> str:
-        await asyncio.sleep(60)
-        return "late"
-
+    sleep = reply_after(60, "late")
     async with serving(sleep, instance="here", telemetry=spans.telemetry()) as server, calling(server) as caller:
         refusal = await caller.send(run_for=1.0).refusal()
         assert refusal.reason == "stopped"
@@ -280,17 +271,12 @@ async def test_a_tools_own_error(spans: Spans) -> None:
     ]
     failed = [each for each in spans.ended if "error.type" in attributes(each)]
     assert {(each.status.status_code, each.status.description) for each in failed} == {(StatusCode.ERROR, "tool-error")}
-    assert all(not each.events for each in spans.ended), (
-        "no exception is recorded: its text may quote what it was given"
-    )
+    # No exception is recorded: its text may quote what it was given.
+    assert all(not each.events for each in spans.ended)
 
 
 async def test_a_call_that_times_out(spans: Spans) -> None:
-
-    async def work(_: dict[str, Any]) -> str:
-        await asyncio.sleep(60)
-        return "late"
-
+    work = reply_after(60, "late")
     async with traced(spans, work) as dispatcher:
         with pytest.raises(CallTimeoutError):
             await dispatcher.call("work", timeout=1)
@@ -352,11 +338,7 @@ async def test_a_name_may_be_any_text(spans: Spans) -> None:
 
 async def test_a_request_that_its_service_rejects_has_no_process_span(spans: Spans) -> None:
     """It was never processed."""
-
-    async def slow(_: dict[str, Any]) -> str:
-        await asyncio.sleep(5)
-        return "done"
-
+    slow = reply_after(5)
     async with (
         serving(slow, concurrency=1, max_queue=0, telemetry=spans.telemetry()),
         telling(spans.telemetry(), catalog(work=ONCE)) as dispatcher,
@@ -402,9 +384,8 @@ class FailingProcessor(Spans):
 async def test_a_processor_that_raises_affects_no_call(
     place: str, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "dispatch.telemetry.tracing._failures", ExceptionLogger(logging.getLogger("dispatch.telemetry"))
-    )
+    failures = ExceptionLogger(logging.getLogger("dispatch.telemetry"))
+    monkeypatch.setattr("dispatch.telemetry.tracing._failures", failures)
 
     async def work(arguments: dict[str, Any]) -> str:
         if "fail" in arguments:
@@ -436,12 +417,7 @@ async def test_retries_are_children_and_no_new_traces(spans: Spans) -> None:
         carried.append(properties["traceparent"])
         await peer.answer(properties, "done")
         assert (await call).ok
-    assert short(spans.tree()) == [
-        "execute_tool work",
-        "  send REQUESTS !overloaded",
-        "  send REQUESTS !overloaded",
-        "  send REQUESTS",
-    ]
+    assert short(spans.tree()) == ["execute_tool work", *["  send REQUESTS !overloaded"] * 2, "  send REQUESTS"]
     sends = spans.named("send")
     assert [attributes(each)["dispatch.attempt.number"] for each in sends] == [1, 2, 3]
     assert [attributes(each)["dispatch.attempt.reason"] for each in sends] == ["first", "retry", "retry"]
@@ -455,11 +431,7 @@ async def test_retries_are_children_and_no_new_traces(spans: Spans) -> None:
 
 
 async def test_the_span_of_a_hedge_that_loses_is_cancelled(spans: Spans) -> None:
-
-    async def slow(_: dict[str, Any]) -> str:
-        await asyncio.sleep(60)
-        return "slow"
-
+    slow = reply_after(60, "slow")
     tools = catalog(work={"read-only": True, "policy": {"hedging": 0.2, "breaker": None}})
     async with (
         serving(slow, instance="a", telemetry=spans.telemetry()),
@@ -489,11 +461,7 @@ async def test_the_span_of_a_hedge_that_loses_is_cancelled(spans: Spans) -> None
 
 async def test_calls_that_share_an_exchange_have_a_span_each() -> None:
     spans, gate = Spans(), asyncio.Event()
-
-    async def slow(_: dict[str, Any]) -> str:
-        await gate.wait()
-        return "done"
-
+    slow = wait_at(gate)
     async with traced(spans, slow, catalog(work={"read-only": True, "policy": {"single-flight": True}})) as dispatcher:
         calls = [asyncio.create_task(dispatcher.call("work")) for _ in range(3)]
         await idle()
@@ -625,17 +593,11 @@ async def test_content_is_recorded_when_it_is_on(spans: Spans) -> None:
         await dispatcher.execute("work", {"topic": "cats"})
         await read(dispatcher.stream("work", {"do": "stream"}), [])
         await dispatcher.execute("work", {"do": "fail"})
-    found = [
-        (
-            (each.attributes or {}).get("gen_ai.tool.call.arguments"),
-            (each.attributes or {}).get("gen_ai.tool.call.result"),
-        )
-        for each in spans.named("execute_tool")
-    ]
+    recorded = [attributes(each) for each in spans.named("execute_tool")]
+    found = [(each.get("gen_ai.tool.call.arguments"), each.get("gen_ai.tool.call.result")) for each in recorded]
     assert found == [('{"topic":"cats"}', f"{MARK} was here"), ('{"do":"stream"}', MARK * 2), ('{"do":"fail"}', None)]
-    assert "gen_ai.tool.call" not in "".join(
-        key for each in spans.named("send") for key in (each.attributes or {}) if "call.id" not in key
-    )
+    keys = {key for each in spans.named("send") for key in attributes(each) if "call.id" not in key}
+    assert "gen_ai.tool.call" not in "".join(keys)
 
 
 async def test_the_redaction_hook_decides_what_is_recorded() -> None:
