@@ -20,6 +20,7 @@ import sys
 import time
 import tracemalloc
 import urllib.parse
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -44,6 +45,18 @@ from tests.docs.pages import ROOT, blocks
 from tests.helpers.admin_endpoint import Observed, eventually, observed, order, price
 
 pytestmark = pytest.mark.wall_clock
+
+
+@contextlib.asynccontextmanager
+async def administered(
+    broker: str, catalog: Any = (), *, headers: dict[str, str] | None = None, **options: Any
+) -> AsyncIterator[tuple[dispatch.Dispatcher, httpx2.AsyncClient]]:
+    """A dispatcher with an admin endpoint, and a client of the endpoint."""
+    async with (
+        dispatch.connect(broker, catalog, admin="127.0.0.1:0", **options) as dispatcher,
+        httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False, headers=headers) as client,
+    ):
+        yield dispatcher, client
 
 
 async def test_a_tool_has_its_counts_its_history_and_its_circuit() -> None:
@@ -156,12 +169,8 @@ async def test_a_call_is_found_by_its_number_its_request_and_shows_its_attempts(
             await it.dispatcher.call("price", {"item": "bad"}, user="bob")
         await it.dispatcher.call("price", {"item": "a"}, user="alice")
         latest, failed = await it.get("/api/calls")
-        assert (latest["user"], latest["outcome"], latest["ran"], latest["instance"]) == (
-            "alice",
-            "success",
-            "yes",
-            "shop-1",
-        )
+        shown = [latest[key] for key in ("user", "outcome", "ran", "instance")]
+        assert shown == ["alice", "success", "yes", "shop-1"]
         assert await it.get("/api/calls?failed=1") == await it.get("/api/calls?user=bob")
         await it.dispatcher.execute("price", {"item": "a"}, user="caf\udce9")  # refused: no text of Unicode
         assert "caf?" in {each["user"] for each in await it.get("/api/users")}
@@ -343,12 +352,8 @@ async def test_a_circuit_is_forced_open_and_closed_again(caplog: pytest.LogCaptu
     caplog.set_level(logging.INFO, "dispatch.audit")
     async with observed() as it:
         event = await act(it, "/api/circuits/price", action="open")
-        assert (event["action"], event["target"], event["user"], event["until"]) == (
-            "open",
-            "circuit price",
-            "alice",
-            None,
-        )
+        shown = [event[key] for key in ("action", "target", "user", "until")]
+        assert shown == ["open", "circuit price", "alice", None]
         with pytest.raises(RejectedError, match="circuit breaker"):
             await it.dispatcher.call("price", {"item": "a"})
         (circuit,) = await it.get("/api/circuits")
@@ -396,11 +401,7 @@ async def test_the_topic_of_a_service_whose_only_instance_was_drained_is_unanswe
     broker = f"memory://{uuid4().hex}"
     server = ToolServer(functions=[price], service="shop", instance="shop-1", broker=broker, announce=None)
     service, tools = server.descriptors
-    async with (
-        server,
-        dispatch.connect(broker, dispatch.Catalog.of([service], tools), admin="127.0.0.1:0") as dispatcher,
-        httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False) as client,
-    ):
+    async with server, administered(broker, dispatch.Catalog.of([service], tools)) as (dispatcher, client):
         it = Observed(dispatcher, server, client)
         await dispatcher.call("price", {"item": "a"})
         assert [each.id for each in dispatcher.instances("shop")] == ["shop-1"]
@@ -440,9 +441,8 @@ async def test_of_two_services_of_a_process_the_one_that_is_named_is_drained() -
             await dispatcher.call(tool, {"item": "a"})
         sessions = (await client.get(f"{dispatcher.admin_url}/api/sessions")).json()
         assert {each["service"] for each in sessions} == {"shop", "depot"}
-        assert "Name the service in 'service': shop, depot." in str(
-            await act(it, "/api/instances/i-1", 400, action="drain")
-        )
+        refused = await act(it, "/api/instances/i-1", 400, action="drain")
+        assert "Name the service in 'service': shop, depot." in str(refused)
         page = (await client.get("/instances/i-1?service=depot", headers=HTML)).text
         assert 'data-service="depot"' in page[page.index('data-action="drain"') :].partition("</button>")[0]
         await act(it, "/api/instances/i-1", action="drain", service="depot")
@@ -483,10 +483,7 @@ async def test_versions_are_targets_and_the_default_one_has_two_names() -> None:
         {"type": "tool-service", "name": "work", "description": "Works", "service": "lab", "version": version}
         for version in ("1.0.0", "2.0.0")
     ]
-    async with (
-        dispatch.connect("memory://versions", dispatch.Catalog.of([service], tools), admin="127.0.0.1:0") as dispatcher,
-        httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False) as client,
-    ):
+    async with administered("memory://versions", dispatch.Catalog.of([service], tools)) as (dispatcher, client):
         it = Observed(dispatcher, None, client)  # type: ignore[arg-type] # no service
         default = (await it.get("/api/tools/work"))["version"]
         other = {"1.0.0": "2.0.0", "2.0.0": "1.0.0"}[default]
@@ -507,10 +504,7 @@ async def test_versions_are_targets_and_the_default_one_has_two_names() -> None:
 
 async def test_a_service_that_is_called_without_a_tool_is_listed_and_has_a_circuit() -> None:
     service = {"id": "lab", "request-queue": "request:tg:lab", "response-queue": "response:tg:lab"}
-    async with (
-        dispatch.connect("memory://lab", dispatch.Catalog.of([service], []), admin="127.0.0.1:0") as dispatcher,
-        httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False) as client,
-    ):
+    async with administered("memory://lab", dispatch.Catalog.of([service], [])) as (dispatcher, client):
         it = Observed(dispatcher, None, client)  # type: ignore[arg-type] # no service
         (row,) = await it.get("/api/tools")
         assert (row["name"], row["service"], row["circuit"]) == ("service:lab", "lab", None)
@@ -537,12 +531,7 @@ async def test_a_source_is_read_again_and_a_held_definition_is_approved(tmp_path
 
     write("Works")
     source = dispatch.Folder(folder, on_change="hold", watch=False)
-    async with (
-        dispatch.connect(
-            "memory://held", source, approvals=tmp_path / "approved.json", admin="127.0.0.1:0"
-        ) as dispatcher,
-        httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False) as client,
-    ):
+    async with administered("memory://held", source, approvals=tmp_path / "approved.json") as (dispatcher, client):
         it = Observed(dispatcher, None, client)  # type: ignore[arg-type] # no service
         write("Works harder \u202enow")
         (before,) = await it.get("/api/sources")
@@ -647,8 +636,7 @@ async def test_pages_have_what_concerns_them_and_links_that_lead_there() -> None
         ToolServer(functions=[price], service="shop", instance="..", broker=broker),
         ToolServer(functions=[price], service="shop", instance="i-1", broker=broker),
         ToolServer(functions=[price], service="shop", instance="i-10", broker=broker),
-        dispatch.connect(broker, dispatch.Announced(), admin="127.0.0.1:0") as dispatcher,
-        httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False, headers=HTML) as client,
+        administered(broker, dispatch.Announced(), headers=HTML) as (dispatcher, client),
     ):
         await dispatcher.call("price", {"item": "a"}, user="alice")
         await eventually(lambda: len(dispatcher.instances("shop")) == 3)
@@ -668,18 +656,13 @@ async def test_pages_have_what_concerns_them_and_links_that_lead_there() -> None
 
 
 async def test_the_shared_topics_of_two_services_are_two_instances() -> None:
-    services = [
-        {"id": each, "request-queue": f"request:tg:{each}", "response-queue": f"response:tg:{each}"}
-        for each in ("one", "two")
-    ]
-    tools = [
-        {"type": "tool-service", "name": f"use-{each}", "description": "Works", "service": each}
-        for each in ("one", "two")
-    ]
-    async with (
-        dispatch.connect("memory://shared", dispatch.Catalog.of(services, tools), admin="127.0.0.1:0") as dispatcher,
-        httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False, headers=HTML) as client,
-    ):
+    services: list[dict[str, Any]] = []
+    tools: list[dict[str, Any]] = []
+    for each in ("one", "two"):
+        services.append({"id": each, "request-queue": f"request:tg:{each}", "response-queue": f"response:tg:{each}"})
+        tools.append({"type": "tool-service", "name": f"use-{each}", "description": "Works", "service": each})
+    catalog = dispatch.Catalog.of(services, tools)
+    async with administered("memory://shared", catalog, headers=HTML) as (dispatcher, client):
         for each in ("one", "two"):
             await dispatcher.execute(f"use-{each}", {}, timeout=0.1)
         body = {"action": "eject", "reason": "INC-7", "user": "alice", "for": 60}
@@ -707,10 +690,8 @@ async def test_a_version_has_a_page_and_actions_of_its_own_and_a_service_has_no_
         {"type": "tool-service", "name": "work", "description": "Works", "service": "lab", "version": version}
         for version in ("1.0.0", "2.0.0")
     ]
-    async with (
-        dispatch.connect("memory://versions", dispatch.Catalog.of([service], tools), admin="127.0.0.1:0") as dispatcher,
-        httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False, headers=HTML) as client,
-    ):
+    versions = dispatch.Catalog.of([service], tools)
+    async with administered("memory://versions", versions, headers=HTML) as (_, client):
         catalogue = (await client.get("/catalogue")).text
         for version in ("1.0.0", "2.0.0"):
             assert f'href="/tools/work?version={version}"' in catalogue
@@ -850,13 +831,8 @@ async def test_the_page_of_an_instance_that_has_left_says_when() -> None:
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [
-        (0.0005, "500 µs"),
-        (0.05, "50.0 ms"),
-        (0.9996, "1.00 s"),
-        (90, "90.0 s"),
-        (600, "10 min"),
-        (10_800, "3 h"),
-        (259_200, "3 d"),
+        *((0.0005, "500 µs"), (0.05, "50.0 ms"), (0.9996, "1.00 s"), (90, "90.0 s")),
+        *((600, "10 min"), (10_800, "3 h"), (259_200, "3 d")),
     ],
 )
 def test_a_duration_has_the_unit_that_fits(seconds: float, shown: str) -> None:
@@ -1041,10 +1017,7 @@ async def test_the_console_of_a_service_claims_nothing_about_calls_and_an_empty_
         assert "The dispatchers that call this process know its calls." in calls
         assert "No call has ended yet." in (await it.client.get("/calls", headers=HTML)).text
         assert "No call matches." in (await it.client.get("/calls?user=eve", headers=HTML)).text
-    async with (
-        dispatch.connect(f"memory://{uuid4().hex}", admin="127.0.0.1:0") as dispatcher,
-        httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False) as client,
-    ):
+    async with administered(f"memory://{uuid4().hex}") as (_, client):
         assert "no tool is loaded" in (await client.get("/", headers=HTML)).text
 
 
@@ -1118,18 +1091,8 @@ def test_a_session_ends_after_half_a_day_and_their_number_is_bounded(monkeypatch
 
 
 async def test_an_odd_body_of_a_sign_in_is_refused() -> None:
-    bodies = [
-        b"",
-        b"[]",
-        b"null",
-        b'{"token": 5}',
-        b'{"token": null}',
-        b"{}",
-        b"\xff",
-        b'"\xff"',
-        b'{"token": "\\ud800"}',
-    ]
-    bodies.append(b'{"a":' + b"[" * 60_000)
+    bodies = [b"", b"[]", b"null", b"{}", b"\xff", b'"\xff"', b'{"a":' + b"[" * 60_000]
+    bodies += [b'{"token": %b}' % token for token in (b"5", b"null", b'"\\ud800"')]
     async with observed(TOKENS) as it:
         for body in bodies:
             answer = await it.client.post("/sign-in", content=body, headers={"Content-Type": "application/json"})
@@ -1141,8 +1104,7 @@ async def test_the_catalogue_shows_what_is_shadowed() -> None:
     sources = [dispatch.Functions(price), dispatch.Announced()]
     async with (
         ToolServer(functions=[price], service="shop", broker=broker),
-        dispatch.connect(broker, sources, admin="127.0.0.1:0") as dispatcher,
-        httpx2.AsyncClient(base_url=dispatcher.admin_url or "", trust_env=False) as client,
+        administered(broker, sources) as (_, client),
     ):
 
         async def list_shadowed() -> list[dict[str, Any]]:
@@ -1189,10 +1151,8 @@ async def test_a_service_has_the_loss_of_its_broker_among_its_events() -> None:
         transport.listener(False, 0.0)
         transport.listener(True, 12.0)
         found = (await client.get("/api/events")).json()
-        assert [(each["event"], each["connected"], each["seconds"]) for each in found] == [
-            ("broker", True, 12.0),
-            ("broker", False, 0.0),
-        ]
+        shown = [(each["event"], each["connected"], each["seconds"]) for each in found]
+        assert shown == [("broker", True, 12.0), ("broker", False, 0.0)]
         page = (await client.get("/")).text
         assert f"broker {transport.url}: back after 12.0 s" in page
     await transport.close()
@@ -1275,9 +1235,8 @@ async def test_metrics_are_compressed_where_gzip_has_a_weight(accepted: str) -> 
 async def test_a_port_that_is_taken_is_told_without_a_word_about_tools() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         dispatcher = dispatch.connect("memory://", admin=f"127.0.0.1:{taken.getsockname()[1]}")
-        with pytest.raises(
-            dispatch.TransportError, match=r"^The admin endpoint cannot be served on .*Use another port"
-        ) as refused:
+        fix = r"^The admin endpoint cannot be served on .*Use another port"
+        with pytest.raises(dispatch.TransportError, match=fix) as refused:
             await dispatcher.start()
         assert (refused.value.type, refused.value.may_have_run) == ("port-taken", False)
         await dispatcher.close()

@@ -380,10 +380,7 @@ class Refusing(MemoryTransport):
 @pytest.mark.parametrize(
     ("refused", "text"),
     [
-        (
-            ("-admin", "-admin-who"),
-            "the admin endpoint of agent-1 is not announced on non-persistent://tg/notify/tool-",
-        ),
+        (("-admin", "-admin-who"), "the admin endpoint of agent-1 is not announced on non-persistent://tg/notify/tool"),
         (("-admin-who",), "answers no questions about non-persistent://tg/notify/tool-descriptors-admin, so that"),
     ],
 )
