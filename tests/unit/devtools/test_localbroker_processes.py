@@ -156,9 +156,7 @@ def test_a_stopped_one_stands_still_with_all_its_threads(log: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux tells of children")
 def test_a_detached_one_may_end_before_it_is_let_go(log: Path) -> None:
     def children() -> set[int]:
-        return {
-            int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
-        }
+        return {int(pid) for each in Path("/proc/self/task").glob("*/children") for pid in each.read_text().split()}
 
     before = children()
 

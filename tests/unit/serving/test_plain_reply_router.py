@@ -319,9 +319,7 @@ def test_what_came_again_is_as_old_as_it_is(skew: float, ages: ClockOffset) -> N
 def test_what_waited_before_anything_is_known_is_taken_at_its_word_and_teaches_nothing(ages: ClockOffset) -> None:
     assert ages.age("one", 300.0, 0.0, backlog=True) == 300.0
     assert ages.age("one", 200.0, 0.0, backlog=True) == 200.0
-    assert ages.age("one", -40.0, 0.0, backlog=True) == 0.0, (
-        "a clock behind the sender's makes nothing younger than new"
-    )
+    assert ages.age("one", -40.0, 0.0, backlog=True) == 0.0, "a clock behind the sender's makes nothing younger"
     assert len(ages) == 0
 
 

@@ -755,8 +755,6 @@ def add(a: int, b: int) -> int:
 
 
 any_value: Any = None
-
-
 """Of another type than the signature says."""
 
 
@@ -771,10 +769,7 @@ def serve(**options: Any) -> ToolServer:
 @pytest.mark.parametrize(
     ("mistake", "said"),
     [
-        (
-            lambda: dispatch.connect(any_value),
-            "None is not a broker address: is an environment variable unset? Use pulsar:",
-        ),
+        (lambda: dispatch.connect(None), "None is not a broker address: is an environment variable unset? Use pulsar:"),
         (lambda: dispatch.connect(Path("x")), "PosixPath is not a broker address. Use pulsar://HOST:6650"),
         (lambda: dispatch.ToolServer(Joke(), any_value, service="joke"), "is an environment variable unset?"),
         (lambda: connect(policy=["timeout"]), "policy must be dispatch.Policy(timeout=10) or {'timeout':"),
@@ -804,10 +799,7 @@ def serve(**options: Any) -> ToolServer:
         (lambda: serve(concurrency="8"), "concurrency must be a whole number, not a str."),
         (lambda: serve(drain_timeout="30"), "drain_timeout must be a number of seconds, not a str."),
         (lambda: serve(drain_timeout=-1), "drain_timeout must be a number of seconds, at least 0, not -1"),
-        (
-            lambda: dispatch.ToolServer(FIRST_HOUR, service="joke"),
-            "the service comes before the broker: ToolServer(Joke(), ",
-        ),
+        (lambda: ToolServer(FIRST_HOUR, service="joke"), "the service comes before the broker: ToolServer(Joke(), "),
         (lambda: dispatch.ToolServer(asyncio, FIRST_HOUR, service="joke"), "ToolServer(functions=asyncio, …)"),
         (
             lambda: dispatch.ToolServer(functions=Joke(), broker=FIRST_HOUR, service="joke"),
@@ -821,16 +813,12 @@ def serve(**options: Any) -> ToolServer:
         (lambda: serve(tools=TELL_JOKE), "must be a list of descriptors"),
         (lambda: serve(tools=["a"]), "must be a list of descriptors"),
         (
-            lambda: serve(descriptor=any_value or "1.0"),
+            lambda: serve(descriptor="1.0"),
             "descriptor must be an object of keys, such as {'version': '1.0.0'}, not a str.",
         ),
         (lambda: connect(catalog=asyncio), "wrap it: dispatch.ToolPackage('asyncio')."),
         (lambda: connect(catalog=Joke()), "serve it with dispatch.ToolServer(…), and give the folder"),
         (lambda: connect(catalog=""), "the path is empty: is a variable unset?"),
-        (
-            lambda: dispatch.Functions([add]),
-            "a list is no function. Fix: write a star before it: Functions(*functions).",
-        ),
         (lambda: dispatch.tool("price"), "Fix: write @dispatch.tool(name='price')."),
         (
             lambda: dispatch.ToolServiceClient(FIRST_HOUR, service="joke"),
@@ -946,9 +934,8 @@ def test_a_fix_is_not_escaped() -> None:
 
 
 def test_a_toolkit_file_that_is_missing(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(
-        dispatch.CatalogError, match=r"gone\.yml: there is no such file\. Fix: create it, or correct the path"
-    ):
+    problem = r"gone\.yml: there is no such file\. Fix: create it, or correct the path"
+    with pytest.raises(dispatch.CatalogError, match=problem):
         Toolkit.load(tmp_path / "gone.yml")
     with pytest.raises(dispatch.CatalogError, match="cannot be read: Is a directory"):
         Toolkit.load(tmp_path)

@@ -435,10 +435,8 @@ def test_a_call_belongs_to_the_given_actions_then_to_reached_ones_then_to_a_new_
     assert names_of(observe_call(found, "save", {"write", "far"}, success)) == [("write", "save", success)]
     assert names_of(observe_call(found, "rare", {"far"}, success)) == [("read", "rare", success)]
     two = recommend("read", "write")
-    assert names_of(observe_call(two, "rare", set(), success)) == [
-        ("read", "rare", success),
-        ("write", "rare", success),
-    ]
+    found = names_of(observe_call(two, "rare", set(), success))
+    assert found == [("read", "rare", success), ("write", "rare", success)]
 
 
 def test_a_recommendation_is_closed_once(interactions: Interactions) -> None:
@@ -490,12 +488,10 @@ def test_users_are_bounded(interactions: Interactions) -> None:
     assert in_new_context(lambda: interactions.find("user 10", 0.0)) is not None
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(["read", "write", "other"]), st.sets(st.sampled_from(["search", "open", "save"]))),
-        max_size=20,
-    )
-)
+CALLED = st.tuples(st.sampled_from(["read", "write", "other"]), st.sets(st.sampled_from(["search", "open", "save"])))
+
+
+@given(st.lists(CALLED, max_size=20))
 def test_each_recommended_tool_is_either_used_or_unused_once(steps: list[tuple[str, set[str]]]) -> None:
     interactions = Interactions()
     expected: list[tuple[str, str, Observation]] = []
@@ -511,7 +507,7 @@ def test_each_recommended_tool_is_either_used_or_unused_once(steps: list[tuple[s
             observe_call(current, called, {step}, None)
         previous = (step, calls)
     unused = [
-        each for each in names_of(observed) if each[2] is Observation.UNUSED and each[1] in ("search", "open", "save")
+        one for one in names_of(observed) if one[2] is Observation.UNUSED and one[1] in ("search", "open", "save")
     ]
     assert unused == sorted(expected)
 

@@ -48,7 +48,7 @@ from dispatch.trustgraph.client import CLEANUP_S, DEFAULT_TIMEOUT_S
 from dispatch.trustgraph.config import ConfigBroker
 from dispatch.trustgraph.mirror import Mirror
 from tests.helpers.announcing import service, tool
-from tests.helpers.clock import START, advance, cancel_task, idle, run, start_task
+from tests.helpers.clock import START, advance, cancel_task, idle, now, run, start_task
 from tests.helpers.config_service import ConfigService, ConfigStore, config_service
 from tests.helpers.dispatcher_and_service import Peer, Service, dispatching, stand
 from tests.helpers.followed_config import SERVICE, TOOL, URL, settle
@@ -145,7 +145,7 @@ async def test_a_limit_is_kept_whichever_way_it_is_given(values: tuple[Any, ...]
     async with Peer.as_service(), dispatching() as dispatcher:
         with pytest.raises(TimeoutError):  # as code written for TrustGraph's client may catch it
             await client_of(dispatcher).call(CONFIG, ARGUMENTS, *values, **({} if values else {"timeout": 4}))
-        assert asyncio.get_running_loop().time() == pytest.approx(START + seconds, abs=0.01)
+        assert now() == pytest.approx(START + seconds, abs=0.01)
 
 
 async def test_a_tools_error_is_the_runtime_error_trustgraph_raises_and_has_its_type() -> None:
@@ -176,10 +176,8 @@ async def test_values_that_cannot_travel_are_told_before_anything_is_sent(
     config: Any, arguments: Any, type: str
 ) -> None:
     async with Peer.as_service() as peer, dispatching() as dispatcher:
-        for call in (
-            client_of(dispatcher).call(config, arguments),
-            client_of(dispatcher).call_streaming(config, arguments, print),
-        ):
+        client = client_of(dispatcher)
+        for call in (client.call(config, arguments), client.call_streaming(config, arguments, print)):
             with pytest.raises(InvalidArgumentsError) as caught:
                 await call
             assert caught.value.type == type
@@ -229,7 +227,7 @@ async def test_a_streams_limit_is_one_for_everything() -> None:
         with pytest.raises(CallTimeoutError):
             await client_of(dispatcher).call_streaming(CONFIG, ARGUMENTS, got.append, timeout=2.5)
         assert got == ["<0>", "<1>"]
-        assert asyncio.get_running_loop().time() == pytest.approx(START + 2.5, abs=0.01)
+        assert now() == pytest.approx(START + 2.5, abs=0.01)
         await idle()
         assert dispatcher.pending_requests == 0
 
@@ -325,18 +323,12 @@ async def test_a_restarted_mirror_removes_what_it_has_written() -> None:
 
 
 async def test_the_highest_version_is_written_under_its_name() -> None:
+    old = {"request_queue": "request:tg:old", "response_queue": "response:tg:old"}
     async with (
         configuration() as (store, _),
         mirroring(store),
         serving("shop", descriptor={"version": "1.10.0"}),
-        ToolServer(
-            Echo(),
-            URL,
-            request_queue="request:tg:old",
-            response_queue="response:tg:old",
-            tools=[tool()],
-            descriptor={"id": "shop", "version": "1.9.0"},
-        ),
+        ToolServer(Echo(), URL, tools=[tool()], descriptor={"id": "shop", "version": "1.9.0"}, **old),
     ):
         await asyncio.sleep(2)
         assert kept(store) == {"tool-service/shop", "tool/price"}
@@ -407,10 +399,9 @@ async def test_a_request_is_sent_again_with_the_same_id() -> None:
     async with connected() as (transport, broker):
         echo = EchoConfigBroker(lost=2)
         await echo.start(transport)
-        loop = asyncio.get_running_loop()
-        started = loop.time()
+        began = now()
         await broker.request(REQUEST, RESPONSE, b"", timeout=5, resend_after=1)
-        assert loop.time() - started == pytest.approx(3, abs=0.01)  # after 1 s, and 2 s later
+        assert now() - began == pytest.approx(3, abs=0.01)  # after 1 s, and 2 s later
         assert len(set(echo.ids)) == 1
 
 
@@ -561,9 +552,8 @@ async def test_attempts_to_reach_the_service_are_up_to_thirty_seconds_apart() ->
     async with live() as each:
         each.service.is_silent = True
         each.service.ids.clear()
-        await asyncio.sleep(
-            200
-        )  # the poll after 30 s; each attempt has 5 s, then 0.5 s, 1 s, 2 s … 30 s until the next
+        # The poll after 30 s; each attempt has 5 s, then 0.5 s, 1 s, 2 s … 30 s until the next.
+        await asyncio.sleep(200)
         assert 9 <= len(set(each.service.ids)) <= 11
 
 
@@ -734,14 +724,13 @@ async def test_chunks_reach_either_kind_of_callback(cls: type[Any], awaited: boo
 
 async def test_one_limit_covers_whatever_the_client_does() -> None:
     client = dispatch.wrap(Published(lambda: asyncio.sleep(1_000)), tool="work")
-    for clock, call in (
-        ("call", client.call(CONFIG, ARGUMENTS, timeout=5)),
-        ("stream", client.call_streaming(CONFIG, ARGUMENTS, lambda _: None, timeout=5)),
-    ):
+    whole = client.call(CONFIG, ARGUMENTS, timeout=5)
+    streamed = client.call_streaming(CONFIG, ARGUMENTS, lambda _: None, timeout=5)
+    for clock, call in (("call", whole), ("stream", streamed)):
         with pytest.raises(CallTimeoutError, match=r"within 5 s.*; tool 'work' may have been executed") as caught:
             await call
         assert (caught.value.limit_name, caught.value.retryable) == (clock, False)
-    assert asyncio.get_running_loop().time() == pytest.approx(START + 10 + 2 * CLEANUP_S, abs=0.01)
+    assert now() == pytest.approx(START + 10 + 2 * CLEANUP_S, abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -771,7 +760,7 @@ async def test_the_client_may_end_by_its_own_limit_first() -> None:
     client = dispatch.wrap(Published(work), tool="work")
     with pytest.raises(CallTimeoutError, match="within 5 s"):
         await client.call(CONFIG, ARGUMENTS, timeout=5)
-    assert asyncio.get_running_loop().time() == pytest.approx(START + 5, abs=0.01)
+    assert now() == pytest.approx(START + 5, abs=0.01)
 
 
 class Deaf(Published):
@@ -889,9 +878,8 @@ def test_a_call_with_other_parameters_cannot_be_wrapped() -> None:
         async def call(self, *, config: Any, arguments: Any) -> str:
             return "ha"
 
-    with pytest.raises(
-        TypeError, match=r"^Other\.call\(.*\) -> 'str' cannot be called with \(config, arguments\): too many"
-    ):
+    problem = r"^Other\.call\(.*\) -> 'str' cannot be called with \(config, arguments\): too many"
+    with pytest.raises(TypeError, match=problem):
         dispatch.wrap(Other(), tool="work")
 
 
@@ -906,10 +894,6 @@ def test_a_wrapped_client_says_its_tool() -> None:
 
 
 IDEMPOTENT = Annotations(idempotent=True)
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 class Client:
