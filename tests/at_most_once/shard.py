@@ -58,9 +58,7 @@ def examine(seed: int, examples: int, *, shrink: bool = True, progress: bool = F
         try:
             seen.update(run_scenario(scenario))
         except Exception as error:
-            error.add_note(
-                f"{scenario!r}\nTo see it again: python -m tests.at_most_once.shard --scenario {scenario.code}"
-            )
+            error.add_note(f"{scenario!r}\nTo repeat it: python -m tests.at_most_once.shard --scenario {scenario.code}")
             raise
 
     @settings(

@@ -406,9 +406,7 @@ class World:
         for dispatcher in self.dispatchers:
             for _ in range(3):
                 result = await self.call(dispatcher)
-                assert result.ok or result.error.type in self.refusals, (
-                    f"all is well after a long rest: {result.error!r}"
-                )
+                assert result.ok or result.error.type in self.refusals, f"after a long rest: {result.error!r}"
         await advance(2)
         await self._rests()
         now = asyncio.get_running_loop().time()

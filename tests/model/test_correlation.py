@@ -52,6 +52,9 @@ class ExpectedRequest:
         return self.deadline if self.idle is None else min(self.deadline, self.last + self.idle)
 
 
+WITHOUT_AN_ID = [reply(None), reply(""), reply("x" * 9_000), AlteredMessage(b"", {}, raises="properties")]
+
+
 class ExchangeMachine(RuleBasedStateMachine):
     asked = Bundle("asked")
 
@@ -195,11 +198,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.bury(asked, "unreadable", DUPLICATE)
         self.take(message, Disposition.MALFORMED)
 
-    @rule(
-        message=st.sampled_from(
-            [reply(None), reply(""), reply("x" * 9_000), AlteredMessage(b"", {}, raises="properties")]
-        )
-    )
+    @rule(message=st.sampled_from(WITHOUT_AN_ID))
     def without_an_id(self, message: Any) -> None:
         self.take(message, Disposition.MALFORMED)
 

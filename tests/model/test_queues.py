@@ -131,11 +131,8 @@ class FairPlacesMachine(RuleBasedStateMachine):
             if tool.is_shared:
                 callers = tool.callers.flows.values()
                 assert sum(caller.running for caller in callers) == tool.running
-                assert (
-                    sum(caller.waiting for caller in callers)
-                    == tool.waiting
-                    == sum(len(caller.queue) for caller in callers)
-                )
+                waiting = sum(caller.waiting for caller in callers)
+                assert waiting == tool.waiting == sum(len(caller.queue) for caller in callers)
 
 
 TestFairPlacesMachine = pytest.mark.costly(FairPlacesMachine.TestCase)

@@ -21,7 +21,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -92,11 +92,10 @@ async def test_a_topic_is_opened_again_beside_calls_that_fail_at_once(
     is_answered: Callable[[dispatch.Dispatcher], Awaitable[bool]],
 ) -> None:
     transport = Unusable(BROKER)
+    tools, policy = catalog(service={"request-queue": PERSISTENT}), dispatch.Policy(**UNGUARDED)
     async with (
         serving(lambda _: "done", request_queue=PERSISTENT),
-        dispatching(
-            catalog(service={"request-queue": PERSISTENT}), transport=transport, policy=dispatch.Policy(**UNGUARDED)
-        ) as dispatcher,
+        dispatching(tools, transport=transport, policy=policy) as dispatcher,
     ):
         assert await is_answered(dispatcher)
         transport.is_unusable = True
@@ -341,25 +340,36 @@ def test_after_the_first_loop_has_ended(use: str) -> None:
     assert not dispatcher.is_connected
 
 
+def run_in_child(work: Coroutine[Any, Any, None]) -> int:
+    """Fork a child that runs ``work`` on a loop of its own, and exits with 1 where that raises; return its id."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            asyncio.run(work)
+            code = 0
+        finally:
+            os._exit(code)
+    work.close()
+    return child
+
+
+def wait_for_child(child: int) -> int:
+    """Return the exit code of a child."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 def test_in_a_child_that_was_forked_from_the_loop() -> None:
     dispatcher = made()
 
     async def fork() -> int:
         await begin(dispatcher)
-        child = os.fork()
-        if not child:
-            code = 1
-            try:
-                asyncio.run(misuse(dispatcher, USES["call"]))
-                code = 0
-            finally:
-                os._exit(code)
+        child = run_in_child(misuse(dispatcher, USES["call"]))
         await dispatcher.close()
         return child
 
-    _, status = os.waitpid(asyncio.run(fork()), 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+    assert wait_for_child(asyncio.run(fork())) == 0
 
 
 class Branching(MemoryTransport):
@@ -447,19 +457,14 @@ def test_the_limits_of_a_wrapped_client_are_not_reset_by_another_loop() -> None:
 def test_a_wrapped_client_in_a_child_that_was_forked_from_the_loop() -> None:
     client = wrapped()
 
+    async def call() -> None:
+        assert await client.call({}, {}) == "done"
+
     async def fork() -> int:
         await client.call({}, {})
-        child = os.fork()
-        if not child:
-            code = 1
-            try:
-                code = int(asyncio.run(client.call({}, {})) != "done")
-            finally:
-                os._exit(code)
-        return child
+        return run_in_child(call())
 
-    _, status = os.waitpid(asyncio.run(fork()), 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+    assert wait_for_child(asyncio.run(fork())) == 0
 
 
 @pytest.mark.pulsar

@@ -231,9 +231,7 @@ async def test_a_thread_that_has_returned_counts_no_more_among_those_that_hold_a
         running = asyncio.create_task(dispatcher.call("work", {"others": True}))
         await service.began.acquire()
         waiting = asyncio.create_task(dispatcher.call("work", {"at-once": True}))
-        assert await asyncio.wait([waiting], timeout=0.2) == (set(), {waiting}), (
-            "it waits for the place of the other one"
-        )
+        assert await asyncio.wait([waiting], timeout=0.2) == (set(), {waiting}), "it waits for the place of the other"
         service.others.set()
         assert await asyncio.gather(running, waiting) == ["done", "done"]
         service.release.set()
@@ -520,9 +518,7 @@ async def test_a_dispatcher_whose_further_reply_connection_is_just_being_opened(
         await slow.begun.wait()
         await cancelled(dispatcher.close())
         assert not transport.connected
-        assert {result.error is None or result.error.type == "closed" for result in await asyncio.gather(*calls)} == {
-            True
-        }
+        assert {each.error is None or each.error.type == "closed" for each in await asyncio.gather(*calls)} == {True}
         await advance(3)
 
 

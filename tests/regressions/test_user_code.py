@@ -176,14 +176,11 @@ async def test_a_function_settles_its_call(make: Callable[[], BaseException], na
 
 
 async def test_the_error_has_class_and_text() -> None:
-    async with dispatch.connect(
-        "memory://", catalog=[dispatch.Functions(*functions_that_raise(UnreadableError))]
-    ) as dispatcher:
+    functions = dispatch.Functions(*functions_that_raise(UnreadableError))
+    async with dispatch.connect("memory://", catalog=[functions]) as dispatcher:
         result = await dispatcher.execute("thread")
-    assert (result.error.type, result.error.message) == (
-        "UnreadableError",
-        "(the text of a UnreadableError cannot be read)",
-    )
+    assert result.error.type == "UnreadableError"
+    assert result.error.message == "(the text of a UnreadableError cannot be read)"
 
 
 async def test_a_task_that_is_cancelled_from_outside_settles_its_call() -> None:
@@ -223,7 +220,6 @@ async def test_a_service_settles_its_request(make: Callable[[], BaseException]) 
 async def test_a_tool_of_a_service_that_cancels_its_own_task_is_not_a_service_that_stopped() -> None:
     async def work(_arguments: dict[str, Any]) -> str:
         task = asyncio.current_task()
-        assert task is not None
         task.cancel()
         await asyncio.sleep(1)
         return "never"
@@ -508,11 +504,7 @@ class Stream(Failing):
 WAYS = (Coroutine, Thread, AwaitableOfThread, Stream)
 
 
-@every_base_exception
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_base_exception_is_a_tool_error_and_the_instance_serves_on(
-    way: type[Failing], error: BaseException
-) -> None:
+async def assert_fails_and_serves_on(way: type[Failing], error: BaseException) -> None:
     async with stand(way(error)) as (dispatcher, server):
         for _ in range(2):
             with pytest.raises(ToolError) as caught:
@@ -523,17 +515,19 @@ async def test_a_base_exception_is_a_tool_error_and_the_instance_serves_on(
         assert server.running == 0
 
 
+@every_base_exception
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_base_exception_is_a_tool_error_and_the_instance_serves_on(
+    way: type[Failing], error: BaseException
+) -> None:
+    await assert_fails_and_serves_on(way, error)
+
+
 @pytest.mark.parametrize("way", WAYS)
 async def test_an_error_with_nothing_to_read_is_a_tool_error_of_a_service(way: type[Failing]) -> None:
     for name in ("opaque", "opaque-tool-error", "opaque-host", "lying"):  # pytest cannot have them as parameters
         error = MAKERS[name]()
-        async with stand(way(error)) as (dispatcher, server):
-            with pytest.raises(ToolError) as caught:
-                await dispatcher.call("work", timeout=5)
-            assert caught.value.type == type_name(error)
-            assert await dispatcher.call("work", {"again": True}, timeout=5) == "here"
-            await idle()
-            assert server.running == 0
+        await assert_fails_and_serves_on(way, error)
 
 
 @every_base_exception

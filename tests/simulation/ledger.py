@@ -51,9 +51,7 @@ class Ledger:
         assert self._executed[token] == 1, f"{token} executed twice"
 
     def record_did_not_run(self, token: str, attempt: int) -> None:
-        assert not self._delivered[token, attempt], (
-            f"({token}, {attempt}) ran, and its caller is informed that it did not"
-        )
+        assert not self._delivered[token, attempt], f"({token}, {attempt}) ran, and its caller is told that it did not"
         self._did_not_run.add((token, attempt))
 
     def record_outcome(self, token: str, outcome: str) -> None:

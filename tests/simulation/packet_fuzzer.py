@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -32,38 +33,14 @@ from tests.simulation.network import response_inbox
 MAX_GENUINE = 2_000
 """Genuine packets that are remembered for mutation."""
 INTEGERS = (
-    0,
-    1,
-    2,
-    3,
-    7,
-    31,
-    100,
-    1_000,
-    65_535,
-    2**31,
-    2**32,
-    2**62,
-    2**63 - 1,
-    2**63,
-    2**64 - 1,
-    -1,
-    -2,
-    -(2**31),
-    -(2**63),
+    *(0, 1, 2, 3, 7, 31, 100, 1_000, 65_535, 2**31, 2**32, 2**62, 2**63 - 1, 2**63, 2**64 - 1),
+    *(-1, -2, -(2**31), -(2**63)),
 )
 SECRET = "secret of d0"
 """The fuzzer knows the secret, too: more than any adversary."""
 TEXTS = (
-    "",
-    "a",
-    "draining",
-    SECRET,
-    response_inbox(SECRET, "d0"),
-    response_inbox(SECRET, "d0-1"),
-    "é" * 100,
-    "n" * 600,
-    "t" * 9_000,
+    *("", "a", "draining", SECRET, response_inbox(SECRET, "d0"), response_inbox(SECRET, "d0-1")),
+    *("é" * 100, "n" * 600, "t" * 9_000),
 )
 PAYLOADS = (b"", b"x", b"{}", bytes(1_000), bytes(20_000))
 _encode = msgspec.msgpack.Encoder().encode
@@ -97,9 +74,8 @@ class PacketFuzzer:
         return options[int(self._random.random() * len(options))]  # several times faster than random.choice
 
     def _random_bytes(self) -> bytes:
-        return self._choice((b"", b"\x9a", b"\x9a\x01", b"\xdd\xff\xff\xff\xff")) + self._random.randbytes(
-            int(self._random.random() * 80)
-        )
+        head = self._choice((b"", b"\x9a", b"\x9a\x01", b"\xdd\xff\xff\xff\xff"))
+        return head + self._random.randbytes(int(self._random.random() * 80))
 
     def _integer(self) -> int:
         if self._random.random() < 0.5:
@@ -133,37 +109,18 @@ class PacketFuzzer:
 
     def _frame(self) -> tuple[Any, ...]:
         number, choice = self._integer, self._choice
+        text = partial(choice, TEXTS)
         match int(self._random.random() * 18):
             case 0:
-                versions, inboxes = (
-                    choice(([VERSION], [], [number()])),
-                    [choice(TEXTS) for _ in range(choice((0, 1, 4, 200)))],
-                )
-                return (
-                    HELLO,
-                    versions,
-                    number(),
-                    choice(TEXTS),
-                    choice(TEXTS),
-                    number(),
-                    choice(TEXTS),
-                    inboxes,
-                    number(),
-                )
+                versions = choice(([VERSION], [], [number()]))
+                inboxes = [text() for _ in range(choice((0, 1, 4, 200)))]
+                return (HELLO, versions, number(), text(), text(), number(), text(), inboxes, number())
             case 1:
-                return (
-                    ACCEPT,
-                    choice((VERSION, 0, 9)),
-                    number(),
-                    choice(TEXTS),
-                    choice(TEXTS),
-                    bytes(16),
-                    bytes(16),
-                    number(),
-                )
+                version = choice((VERSION, 0, 9))
+                return (ACCEPT, version, number(), text(), text(), bytes(16), bytes(16), number())
             case 2 | 17:
-                headers = choice((None, {}, {"traceparent": choice(TEXTS)}, {str(key): "v" for key in range(100)}))
-                return (REQUEST, number(), number(), choice(TEXTS), headers, choice(PAYLOADS))
+                headers = choice((None, {}, {"traceparent": text()}, {str(key): "v" for key in range(100)}))
+                return (REQUEST, number(), number(), text(), headers, choice(PAYLOADS))
             case 3:
                 return (REPLY, number(), number(), choice(PAYLOADS))
             case 4:
@@ -171,7 +128,7 @@ class PacketFuzzer:
             case 5:
                 return (END, number(), number(), number(), choice(PAYLOADS))
             case 6:
-                return (REFUSED, number(), choice(TEXTS), number(), choice(TEXTS))
+                return (REFUSED, number(), text(), number(), text())
             case 7:
                 return (CANCEL, number())
             case 8:
@@ -181,37 +138,29 @@ class PacketFuzzer:
             case 10:
                 return (PING,)
             case 11:
-                return (GOAWAY, choice(TEXTS))
+                return (GOAWAY, text())
             case 12:
-                return (RESET, self._address(), choice(TEXTS))
+                return (RESET, self._address(), text())
             case 13:
-                head = choice(
-                    (
-                        None,
-                        b"",
-                        b"\xc0",
-                        _encode((REPLY, number(), 0, b"")),
-                        _encode((REQUEST, number(), 0, "t", None, b"")),
-                    )
-                )
+                valid = (_encode((REPLY, number(), 0, b"")), _encode((REQUEST, number(), 0, "t", None, b"")))
+                head = choice((None, b"", b"\xc0", *valid))
                 return (CONT, number(), number(), number(), number(), head, choice(PAYLOADS))
             case 14:
-                return (FROM, self._address(), choice(TEXTS), choice(TEXTS))
+                return (FROM, self._address(), text(), text())
             case 15:
-                return (PATHS, [choice(TEXTS) for _ in range(choice((0, 1, 4, 200)))])
+                return (PATHS, [text() for _ in range(choice((0, 1, 4, 200)))])
             case _:
                 # A session that ends at once is not tested any further.
-                last = (CLOSE, choice(TEXTS)) if self._random.random() < 0.02 else (PING, 1, 2, 3)
-                return choice((last, (number() + 20, choice(TEXTS)), ()))
+                last = (CLOSE, text()) if self._random.random() < 0.02 else (PING, 1, 2, 3)
+                return choice((last, (number() + 20, text()), ()))
 
     def _wild_types(self) -> bytes:
         """Some field has another type, or is missing."""
         packet: list[Any] = [*self._header(), [list(self._frame())]]
         target = packet if self._random.random() < 0.4 or not packet[-1][0] else packet[-1][0]
         at = int(self._random.random() * len(target))
-        wild = self._choice(
-            (None, 1.5, float("nan"), "text", b"bytes", [], {}, {"a": [1]}, [[]] * 50, True, self._integer())
-        )
+        values = (None, 1.5, float("nan"), "text", b"bytes", [], {}, {"a": [1]}, [[]] * 50, True, self._integer())
+        wild = self._choice(values)
         if self._random.random() < 0.3:
             del target[at]
         else:
