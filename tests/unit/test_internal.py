@@ -102,9 +102,7 @@ def test_interpreter_exits_despite_a_blocked_thread() -> None:
         "import threading; from dispatch._internal import DaemonThreads; "
         "DaemonThreads('stuck').submit(threading.Event().wait); print('ends')"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", program], cwd=REPO, capture_output=True, text=True, timeout=WAIT_S, check=False
-    )
+    ended = subprocess.run([sys.executable, "-c", program], cwd=REPO, capture_output=True, text=True, timeout=WAIT_S)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ends\n", "")
 
 

@@ -335,12 +335,16 @@ async def test_a_duplicate_waits_no_longer_than_its_caller(till: Till) -> None:
         assert await first == "receipt 1"
 
 
+def duplicates(dispatcher: Dispatcher, count: int) -> list[asyncio.Task[CallResult]]:
+    """Begin calls of five seconds with one key."""
+    calls = (dispatcher.execute("work", {"seconds": 5}, idempotency_key="one") for _ in range(count))
+    return [asyncio.create_task(each) for each in calls]
+
+
 async def test_draining_waits_for_duplicates_and_closing_does_not(till: Till) -> None:
     for close in (False, True):
         async with serving(till) as server, dispatching(TOOLS) as dispatcher:
-            calls = [
-                asyncio.create_task(dispatcher.execute("work", {"seconds": 5}, idempotency_key="one")) for _ in range(2)
-            ]
+            calls = duplicates(dispatcher, 2)
             await advance(0.1)
             await (server.close() if close else server.drain())
             results = await asyncio.gather(*calls)
@@ -352,10 +356,7 @@ async def test_draining_waits_for_duplicates_and_closing_does_not(till: Till) ->
 async def test_duplicates_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch, till: Till) -> None:
     monkeypatch.setattr("dispatch.serving.requests.MAX_DUPLICATES", 2)
     async with stand(till, TOOLS) as (dispatcher, server):
-        same = [
-            asyncio.create_task(dispatcher.execute("work", {"seconds": 5}, idempotency_key="one")) for _ in range(4)
-        ]
-        results = await asyncio.gather(*same)
+        results = await asyncio.gather(*duplicates(dispatcher, 4))
         assert [result.text for result in results[:3]] == ["receipt 1"] * 3
         assert isinstance(results[3].error, ThrottledError)
         assert server.refused[Refusal.OVERLOADED] == 1

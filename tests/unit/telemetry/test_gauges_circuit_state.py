@@ -81,6 +81,10 @@ def circuits(board: Board, tool: str = "work") -> dict[str, float]:
     return {key.removeprefix(start): value for key, value in board.read().items() if key.startswith(start)}
 
 
+def dispatcher_of(board: Board) -> Dispatcher:
+    return Dispatcher(MemoryTransport(BROKER), CATALOGS["as it was"], policy=EXACT, telemetry=board.telemetry())
+
+
 class Circuits:
     """The circuits of the tool in some dispatchers. That of a removed tool is retained for a time."""
 
@@ -121,12 +125,7 @@ def test_the_state_is_the_breakers_own_and_exactly_one(story: list[tuple[str, An
                 counted[event.new] += 1
                 changes.append((event.old, event.new))
 
-        async with (
-            serving(work),
-            Dispatcher(
-                MemoryTransport(BROKER), CATALOGS["as it was"], policy=EXACT, telemetry=board.telemetry()
-            ) as dispatcher,
-        ):
+        async with serving(work), dispatcher_of(board) as dispatcher:
             dispatcher.on_event(count)
             known = Circuits(dispatcher)
             for what, how in (("call", "succeed"), *story):
@@ -161,14 +160,7 @@ def test_with_two_dispatchers_each_state_is_how_many_circuits_are_in_it(
         board = Board()
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(serving(work))
-            both = [
-                await stack.enter_async_context(
-                    Dispatcher(
-                        MemoryTransport(BROKER), CATALOGS["as it was"], policy=EXACT, telemetry=board.telemetry()
-                    )
-                )
-                for _ in range(2)
-            ]
+            both = [await stack.enter_async_context(dispatcher_of(board)) for _ in range(2)]
             known = Circuits(*both)
             begin = [(number, ("call", "succeed")) for number in range(2)]
             for number, (what, how) in (*begin, *story):
