@@ -241,14 +241,16 @@ class IdempotencyKeys:
             keyed.ended.set()
 
     def _evict(self, now: float) -> None:
-        for name in tuple(self._keys):
-            keyed = self._keys[name]
-            full = len(self._keys) >= MAX_KEYS or self.size > MAX_BYTES
+        ended: list[tuple[str, str]] = []
+        for name, keyed in self._keys.items():  # perf: no copy of 10,000 keys for each request
+            full = len(self._keys) - len(ended) >= MAX_KEYS or self.size > MAX_BYTES
             if not full and now - keyed.born < KEY_AGE_S:
-                return
+                break
             if keyed.ended.is_set():  # a running execution must not start twice
-                del self._keys[name]
+                ended.append(name)
                 self.size -= keyed.size
+        for name in ended:
+            del self._keys[name]
 
 
 class RecordedReplies:
