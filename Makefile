@@ -1,6 +1,6 @@
 # make demo   run the demo on the embedded broker; needs only Python >= 3.11
 # make test   run every test in its short form, against a Pulsar broker; needs Java 17 and Maven too (or PULSAR_URL)
-# make test-fast  run the tests that start no process and no broker; without slow and costly ones, those with a long form, and those of benchmarks and adapters
+# make test-fast  run the tests that start no process and no broker; without slow and costly ones, those with a long form, and those of benchmarks, adapters and integration
 # make test-long  run the tests that have a long form: 10,000 scenarios, a million calls, 25 times the property tests' examples
 # make test-cluster  run the tests on a cluster of three brokers that are killed, restarted, suspended and unloaded; part of test-long
 # make test-versions  run the integration tests on other versions of Pulsar; select with VERSIONS='3.0.16 4.0.8'
@@ -98,9 +98,10 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
-test-fast: JOBS = 3
+## Two processes fill two cores: these tests seldom wait, and each more collects all of them again.
+test-fast: JOBS = 2
 test-fast: $(VENV)/.dev
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not process and not slow and not costly and not long' --ignore tests/benchmarks --ignore tests/adapters \
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not process and not slow and not costly and not long' --ignore tests/benchmarks --ignore tests/adapters --ignore tests/integration \
 	  --hypothesis-profile=fast $(ARGS)
 
 test-long: JOBS = 3

@@ -19,8 +19,6 @@ import pulsar
 import pytest
 import uvicorn.server
 from hypothesis import is_hypothesis_test
-from xdist.remote import Producer
-from xdist.scheduler import LoadGroupScheduling
 
 from benchmarks.harness.broker import Endpoint, provide_broker, read_environment
 from dispatch.devtools import localbroker
@@ -45,7 +43,12 @@ from tests.helpers.secured_broker import SUPER_USER, SecuredBroker
 MAX_ID = 80
 """Characters of a parameter in the id of a test."""
 
-pytest_plugins = ["tests.helpers.asyncio_plugin", "tests.helpers.process_marker", "tests.helpers.global_state"]
+pytest_plugins = [
+    "tests.helpers.asyncio_plugin",
+    "tests.helpers.process_marker",
+    "tests.helpers.global_state",
+    "tests.helpers.workers",
+]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -133,25 +136,6 @@ def pytest_make_collect_report(
     return report
 
 
-class ModuleScheduling(LoadGroupScheduling):
-    """Assigns whole modules to workers, apart from tests with a group of their own, in the order of the tests.
-
-    pytest-xdist looks through everything that a worker has run each time that it assigns something: one test at a time would
-    cost the controller a millisecond and more for each. Fixtures of a module are set up once.
-    """
-
-    def _split_scope(self, nodeid: str) -> str:
-        return super()._split_scope(nodeid).partition("::")[0]
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadGroupScheduling | None:
-    if config.getoption("dist") != "loadgroup" or config.getoption("long_profile"):
-        return None  # the long form of a module has parts that take minutes: they run beside each other
-    config.option.loadscopereorder = False  # by the number of tests, which says little of their time
-    return ModuleScheduling(config, log)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def pulsar_client_log() -> None:
     """pulsar-client logs where the first client of a process wants it: that must not be a client of a peer."""
@@ -199,48 +183,53 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    _deselect_other_profile(config, items)
+    # Looking for one marker of a test costs as much as reading all of them.
+    markers = {item: {mark.name for mark in item.iter_markers()} for item in items}
+    _deselect_other_profile(config, items, markers)
     if config.pluginmanager.hasplugin("xdist"):
         if config.getoption("long_profile") and hasattr(config, "workerinput"):
-            _deselect(config, items, [item for item in items if item.get_closest_marker("alone")])
+            _deselect(config, items, [item for item in items if "alone" in markers[item]])
         for item in items:
             # A shared broker belongs to one worker, and so does a broker that a module starts for itself.
             if _uses_shared_broker(item):
                 item.add_marker(pytest.mark.xdist_group(_shared_broker_of(item)))
             elif "secured_broker" in getattr(item, "fixturenames", ()):
                 item.add_marker(pytest.mark.xdist_group("secured pulsar"))
-            elif item.get_closest_marker("pulsar"):
+            elif "pulsar" in markers[item]:
                 item.add_marker(pytest.mark.xdist_group(str(item.path)))
-            elif item.get_closest_marker("prometheus") and item.get_closest_marker("wall_clock"):
+            elif markers[item] >= {"prometheus", "wall_clock"}:
                 item.add_marker(pytest.mark.xdist_group("prometheus"))  # one server that scrapes at a time
         # The largest units start first: a worker that begins one late is what the others wait for in the end.
-        items.sort(key=_start_order)
-    _deselect_without(config, items, "pulsar", "a Pulsar broker", _unavailable)
-    _deselect_without(config, items, "prometheus", "Prometheus", _no_prometheus)
+        items.sort(key=lambda item: _start_order(item, markers[item]))
+    for name, requirement, find_problem in (
+        ("pulsar", "a Pulsar broker", _unavailable),
+        ("prometheus", "Prometheus", _no_prometheus),
+    ):
+        _deselect_without(config, items, [item for item in items if name in markers[item]], requirement, find_problem)
 
 
-def _deselect_other_profile(config: pytest.Config, items: list[pytest.Item]) -> None:
+def _deselect_other_profile(
+    config: pytest.Config, items: list[pytest.Item], markers: dict[pytest.Item, set[str]]
+) -> None:
     """Deselect what the profile does not run: soak tests are too long for the short one, and the long one repeats no test
     that has one size only.
     """
     if config.getoption("long_profile"):
-        others = [item for item in items if not _has_long_form(item)]
+        others = [item for item in items if not _has_long_form(item, markers[item])]
     else:
-        others = [item for item in items if item.get_closest_marker("soak")]
+        others = [item for item in items if "soak" in markers[item]]
     _deselect(config, items, others)
 
 
-def _start_order(item: pytest.Item) -> tuple[bool, bool, bool, bool]:
+def _start_order(item: pytest.Item, markers: set[str]) -> tuple[bool, bool, bool, bool]:
     """Return a sort key: tests of shared brokers, slow tests, tests of other brokers, tests that wait, all others."""
-    is_slow, needs_broker, has_process, is_real = (
-        item.get_closest_marker(name) is not None for name in ("slow", "pulsar", "process", "wall_clock")
-    )
     shares_broker = _uses_shared_broker(item) or "secured_broker" in getattr(item, "fixturenames", ())
-    return not shares_broker, not is_slow, not needs_broker, not (has_process or is_real)
+    waits = not markers.isdisjoint(("process", "wall_clock"))
+    return not shares_broker, "slow" not in markers, "pulsar" not in markers, not waits
 
 
-def _has_long_form(item: pytest.Item) -> bool:
-    has_marker = any(item.get_closest_marker(name) for name in ("long", "soak"))
+def _has_long_form(item: pytest.Item, markers: set[str]) -> bool:
+    has_marker = not markers.isdisjoint(("long", "soak"))
     return has_marker or (isinstance(item, pytest.Function) and is_hypothesis_test(item.obj))
 
 
@@ -273,12 +262,11 @@ def _no_prometheus() -> Exception | None:
 def _deselect_without(
     config: pytest.Config,
     items: list[pytest.Item],
-    marker: str,
+    dependent: list[pytest.Item],
     requirement: str,
     find_problem: Callable[[], Exception | None],
 ) -> None:
-    """Deselect the tests with the marker if this machine lacks their requirement, and report it at the end of the run."""
-    dependent = [item for item in items if item.get_closest_marker(marker)]
+    """Deselect these tests if this machine lacks their requirement, and report it at the end of the run."""
     problem = find_problem() if dependent else None
     if problem is None:
         return

@@ -21,11 +21,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect tests without collecting garbage: modules and tests stay, and looking through them takes 1.5 s of 11."""
+    """Collect tests without collecting garbage: modules and tests stay, and looking through them takes 1.5 s of 11, and
+    0.5 s once more before the first test.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
 
 

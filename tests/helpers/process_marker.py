@@ -15,7 +15,7 @@ from types import CodeType, FunctionType, ModuleType
 
 import pytest
 
-IMPLYING_MARKERS = ("pulsar", "prometheus", "soak")
+IMPLYING_MARKERS = frozenset({"pulsar", "prometheus", "soak"})
 STARTERS = frozenset(
     {"Popen", "ProcessPoolExecutor", "create_subprocess_exec", "executable", "fork", "runpytest_subprocess", "spawn"}
 )
@@ -38,17 +38,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # `-m` selects by it
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    known: dict[int, bool] = {}
     for item in items:
-        if any(map(item.get_closest_marker, IMPLYING_MARKERS)) or any(map(_starts_process, _functions(item))):
+        is_process = not IMPLYING_MARKERS.isdisjoint(mark.name for mark in item.iter_markers())
+        if not is_process and isinstance(item, pytest.Function):
+            test = id(item._fixtureinfo)  # one object for all cases of a test
+            if test not in known:
+                known[test] = any(map(_starts_process, _functions(item)))
+            is_process = known[test]
+        if is_process:
             item.add_marker("process")
 
 
-def _functions(item: pytest.Item) -> Iterator[object]:
+def _functions(item: pytest.Function) -> Iterator[object]:
     """Yield the test's function and those of its fixtures."""
-    if isinstance(item, pytest.Function):
-        yield item.function
-        for definitions in item._fixtureinfo.name2fixturedefs.values():
-            yield from (definition.func for definition in definitions)
+    yield item.function
+    for definitions in item._fixtureinfo.name2fixturedefs.values():
+        yield from (definition.func for definition in definitions)
 
 
 @cache
