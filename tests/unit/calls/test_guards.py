@@ -164,6 +164,7 @@ async def test_a_tool_that_fails_is_left_alone_and_found_again() -> None:
         assert dispatcher.breaker("work").state is State.CLOSED
 
 
+@pytest.mark.costly
 async def test_callers_in_haste_do_not_take_a_tool_from_those_who_wait() -> None:
     """Their timeouts open the circuit before the first answer tells how long the tool takes, and cannot show that it works.
     Where nothing answers, timeouts of the same length open it."""
@@ -862,6 +863,7 @@ def work() -> Work:
     return Work()
 
 
+@pytest.mark.costly
 async def test_calls_that_must_go_to_an_instance_that_hangs_leave_places_to_the_others(work: Work) -> None:
     """Those with an idempotency key that it may know: they would fill the bulkhead beside an idle instance."""
     async with pair(work) as dispatcher:
@@ -877,6 +879,7 @@ async def test_calls_that_must_go_to_an_instance_that_hangs_leave_places_to_the_
         assert {each.outcome for each in await asyncio.gather(*keyed)} == {Outcome.SUCCESS, Outcome.TIMEOUT}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("strategy", ["least-request", "peak-ewma"])
 async def test_strategies_that_measure_do_not_take_an_instance_that_fails_at_once_for_a_fast_one(strategy: str) -> None:
     work = Work()
@@ -933,6 +936,7 @@ async def test_the_timeout_of_attempts_does_not_shrink_when_a_tool_fails_at_once
         assert outcomes == [outcome for count, outcome in phases for _ in range(count)]
 
 
+@pytest.mark.costly
 async def test_a_tool_that_becomes_slow_as_a_whole_is_no_failure() -> None:
     """A cache is empty, for example: no attempt at another instance would be faster, and no instance hangs."""
     began: list[float] = []
@@ -1082,6 +1086,7 @@ async def test_a_version_without_instances_loses_its_share_until_there_is_one() 
             assert await dispatcher.call("work", timeout=5) == "former"
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("policy", [{}, {"hedging": "p95"}])
 async def test_reads_with_a_key_leave_the_instance_of_the_key_when_it_hangs(policy: dict[str, Any]) -> None:
     """A second execution elsewhere does no harm, and the other instance has nothing to do."""
@@ -1125,6 +1130,7 @@ async def test_the_topic_of_a_listed_instance_that_is_gone_gets_no_calls_while_o
             assert "first" in {await dispatcher.call("work") for _ in range(40)}
 
 
+@pytest.mark.costly
 async def test_an_instance_whose_streams_stop_half_way_leaves_places_to_the_other(work: Work) -> None:
 
     async def halves(name: str) -> AsyncIterator[str]:
@@ -1157,6 +1163,7 @@ async def test_an_instance_that_hangs_in_every_second_call_is_ejected(policy: di
         assert outcomes[Outcome.TIMEOUT] <= 22
 
 
+@pytest.mark.costly
 async def test_an_instance_that_works_again_is_not_judged_by_what_hung_there_before() -> None:
     """Its calls with keys go there all the same, and each answer would be followed by an ejection."""
     work, numbers, calls = Work(), itertools.count(), []
@@ -1207,6 +1214,7 @@ async def test_new_instances_beside_one_with_a_queue_are_used_at_once() -> None:
         assert set(await count_outcomes(calls)) == {Outcome.SUCCESS}
 
 
+@pytest.mark.costly
 async def test_what_hung_before_a_tool_recovered_opens_no_circuit_when_it_times_out() -> None:
     """The tool has been well for 20 s then. Calls that hang all the time open it."""
     hanging, began = 0.0, 0

@@ -601,6 +601,7 @@ async def test_burst_of_slow_calls_after_fast_ones_is_answered(seconds: float) -
         assert Counter(result.outcome for result in results) == {"success": BURST_CALLS}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("seconds", "callers"), [(1, 200), (1, 1_000)])
 async def test_user_with_any_number_of_calls_at_once_costs_no_other_user_one(seconds: float, callers: int) -> None:
     """The tool's places are enough for both, if they have them in turn."""

@@ -373,6 +373,7 @@ async def test_other_replies_over_http_that_are_no_results(logged: pytest.LogCap
     assert SECRET not in logged.text
 
 
+@pytest.mark.costly
 async def test_unusual_replies_over_http_that_are_results(logged: pytest.LogCaptureFixture) -> None:
     async with connected_to(*RESULTS) as (dispatcher, _):
         for number, answer in enumerate(RESULTS):

@@ -631,6 +631,7 @@ async def list_names(client: Client) -> list[str]:
     return names
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("mode", MODES)
 async def test_up_to_forty_tools_are_listed_and_more_are_found(mode: Mode) -> None:
     service = Service(lambda arguments: f"called with {arguments}")

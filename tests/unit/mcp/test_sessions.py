@@ -367,6 +367,7 @@ async def test_addresses_are_balanced_and_seen() -> None:
         assert {view.id for view in dispatcher.instances("mcp-lab")} == {result.instance for result in results}
 
 
+@pytest.mark.costly
 async def test_a_server_that_hangs_is_ejected() -> None:
     servers = [Server(), Server()]
     policy = {"timeout": 0.8, "retry": 1, "breaker": None}  # on a busy machine an answer over HTTP takes 0.1 s

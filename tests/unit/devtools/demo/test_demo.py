@@ -26,6 +26,7 @@ from tests.helpers.clock import advance, run
 from tests.unit.devtools.demo.demo_run import run_demo
 
 
+@pytest.mark.costly
 def test_everything_occurs_as_planned() -> None:
     demo, summary = run_demo()
     assert_planned(demo, summary, MIN_SECONDS)
