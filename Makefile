@@ -3,7 +3,7 @@
 # make test-fast  run the tests that start no process and no broker; without slow and costly ones, those with a long form, and those of benchmarks, adapters and integration
 # make test-long  run the tests that have a long form: 10,000 scenarios, a million calls, 25 times the property tests' examples
 # make test-cluster  run the tests on a cluster of three brokers that are killed, restarted, suspended and unloaded; part of test-long
-# make test-versions  run the integration tests on other versions of Pulsar; select with VERSIONS='3.0.16 4.0.8'
+# make test-versions  run the integration tests on other versions of Pulsar; select with VERSIONS='3.0.16 4.2.4'
 # make setup  create .venv with what the README, the tutorial and examples/ need; then: . .venv/bin/activate
 # make dev    add all development tools to it
 # make bench  run the benchmarks: guards against other libraries, functions as tools, reading a model's calls, then calls through a Pulsar broker
@@ -36,8 +36,8 @@ JOBS ?= 4
 ## TrustGraph's services, for the tests: without their 30 dependencies, of which the tests need none.
 TRUSTGRAPH := $(shell sed -n 's/.*trustgraph-base==\([0-9.]*\).*/\1/p' pyproject.toml)
 HELM := v3.22.0
-## Versions of Pulsar for test-versions: 3.0 LTS, the last one before 4.0, and the newest.
-VERSIONS ?= 3.0.16 3.3.6 4.0.8
+## Versions of Pulsar for test-versions: 3.0 LTS, the last one before 4.0, the newest distribution in Maven, and the newest 4.x.
+VERSIONS ?= 3.0.16 3.3.6 4.0.8 4.2.4
 ADAPTERS ?= $(basename $(notdir $(wildcard tests/adapters/requirements/*.txt)))
 SOURCES := pyproject.toml dispatch/version.py
 
@@ -115,7 +115,9 @@ test-cluster: $(VENV)/.dev
 test-versions: $(VENV)/.dev
 	@set -e; for each in $(VERSIONS); do \
 	  echo "Pulsar $$each"; \
-	  DISPATCH_PULSAR_VERSION=$$each $(BIN)/python -m pytest tests/integration/pulsar $(ARGS); \
+	  export DISPATCH_PULSAR_VERSION=$$each; \
+	  $(BIN)/python -m tests.helpers.pulsar_distribution; \
+	  $(BIN)/python -m pytest tests/integration/pulsar $(ARGS); \
 	done
 
 ## Linters of the deployment kit, and a collector of traces for the tests; those that Debian lacks are built with Go.

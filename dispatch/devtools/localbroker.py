@@ -692,8 +692,7 @@ def read_tail(log: Path) -> list[str]:
 #: Version of all tests and measurements: the long-term support line. Another one for `make test-versions`.
 VERSION = os.environ.get("DISPATCH_PULSAR_VERSION") or "4.0.6"
 
-_ARTIFACT = f"org.apache.pulsar:pulsar-server-distribution:{VERSION}:tar.gz:bin"
-_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:unpack"
+MAVEN_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 _FETCH_LIMIT = 1800.0  # seconds: 233 MiB over a slow connection
 
 #: Unpacks the distribution into an empty folder.
@@ -726,7 +725,7 @@ def fetch_distribution(report: Report = ignore_progress, *, unpack: Unpack | Non
 
     Args:
         report: receives progress lines.
-        unpack: replaces Maven, for tests.
+        unpack: replaces `unpack_with_maven`.
 
     Raises:
         LocalBrokerError: Maven failed; the message contains its last lines.
@@ -753,32 +752,42 @@ def fetch_distribution(report: Report = ignore_progress, *, unpack: Unpack | Non
     return home
 
 
-def unpack_with_maven(folder: Path, report: Report) -> None:
-    """Download the distribution with Maven (233 MiB, stored in its repository) and unpack it into `folder`."""
-    report(f"downloading Pulsar {VERSION} with Maven: 233 MiB, once, about half a minute")
-    log = folder / "maven.log"
+def unpack_with_maven(folder: Path, report: Report, version: str = VERSION) -> None:
+    """Download a distribution with Maven (233 MiB, stored in its repository) and unpack it into `folder`."""
+    report(f"downloading Pulsar {version} with Maven: 233 MiB, once, about half a minute")
+    artifact = f"org.apache.pulsar:pulsar-server-distribution:{version}:tar.gz:bin"
+    run_maven(
+        [f"{MAVEN_PLUGIN}:unpack", f"-Dartifact={artifact}", f"-DoutputDirectory={folder}"], folder, report, version
+    )
+
+
+def run_maven(arguments: Sequence[str], folder: Path, report: Report, version: str = VERSION) -> None:
+    """Run Maven to download what Pulsar `version` needs into `folder`, which is deleted if this process ends meanwhile.
+
+    Raises:
+        LocalBrokerError: Maven failed; the message contains its last lines.
+    """
     # A separate folder: Maven reads a pom.xml of its working folder and writes files there.
-    working_folder = folder / "maven"
-    working_folder.mkdir()
-    command = ["mvn", "-B", "-q", _GOAL, f"-Dartifact={_ARTIFACT}", f"-DoutputDirectory={folder}"]
+    working_folder = Path(tempfile.mkdtemp(dir=folder, prefix="maven-"))
+    log = working_folder / "maven.log"
     start = time.monotonic()
-    child = spawn(command, log=log, cwd=working_folder, remove=folder)
+    child = spawn(["mvn", "-B", "-q", *arguments], log=log, cwd=working_folder, remove=folder)
     try:
         while not child.wait(_PROGRESS_INTERVAL):
             elapsed = time.monotonic() - start
             if elapsed > _FETCH_LIMIT:
                 raise LocalBrokerError(f"Maven did not download Pulsar within {_FETCH_LIMIT:.0f} s: check the network")
-            report(f"downloading Pulsar {VERSION}: {elapsed:.0f} s so far")
+            report(f"downloading Pulsar {version}: {elapsed:.0f} s so far")
     finally:
         child.kill()
     if child.returncode != 0:
         last_lines = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
         raise LocalBrokerError(
-            f"Maven could not download Pulsar {VERSION} (exit status {child.returncode}):\n{last_lines}\n"
+            f"Maven could not download Pulsar {version} (exit status {child.returncode}):\n{last_lines}\n"
             "Check the network and Maven's settings.xml (mirrors, proxies), or use a running Pulsar broker "
             "(DISPATCH_BROKER; PULSAR_URL for tests and benchmarks)."
         )
-    report(f"downloaded Pulsar {VERSION} in {time.monotonic() - start:.0f} s")
+    report(f"downloaded Pulsar {version} in {time.monotonic() - start:.0f} s")
 
 
 def _home() -> Path:
