@@ -39,7 +39,7 @@ HELM := v3.22.0
 ## Versions of Pulsar for test-versions: 3.0 LTS, the last one before 4.0, the newest distribution in Maven, and the newest 4.x.
 VERSIONS ?= 3.0.16 3.3.6 4.0.8 4.2.4
 ADAPTERS ?= $(basename $(notdir $(wildcard tests/adapters/requirements/*.txt)))
-SOURCES := pyproject.toml dispatch/version.py
+SOURCES := pyproject.toml dispatch/__init__.py
 
 ## The tests start hundreds of Python processes: without bytecode files each compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE

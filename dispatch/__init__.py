@@ -17,6 +17,8 @@ if sys.version_info < (3, 11):  # noqa: UP036 - pip refuses an older Python, but
         "create an environment with a newer one, such as python3.11 -m venv .venv"
     )
 
+__version__ = "0.1.0"
+
 _PACKAGES = ("adapters", "calling", "mcp", "results", "schemas", "search", "testing", "toolkit")
 _NAMES = {
     "admin": ("Admin",),
@@ -48,11 +50,10 @@ _NAMES = {
     "transports": ("Security",),
     "trustgraph.client": ("ToolServiceClient", "WrappedClient", "wrap"),
     "trustgraph.config": ("TrustGraphConfig",),
-    "version": ("__version__",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
-__all__ = sorted(_MODULES)
+__all__ = sorted(["__version__", *_MODULES])
 
 
 def __getattr__(name: str) -> object:

@@ -67,4 +67,5 @@ from dispatch.trustgraph.client import ToolServiceClient as ToolServiceClient
 from dispatch.trustgraph.client import WrappedClient as WrappedClient
 from dispatch.trustgraph.client import wrap as wrap
 from dispatch.trustgraph.config import TrustGraphConfig as TrustGraphConfig
-from dispatch.version import __version__ as __version__
+
+__version__: str

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from dispatch import __version__
 from dispatch._internal import loop_clock
 from dispatch.admin.api import Instance, Tool, ToolDetails
 from dispatch.admin.recent import ANSWERED, RATE_SLOTS, SLOT_S, RecentCalls, RecordedCall, ToolCalls
@@ -25,7 +26,6 @@ from dispatch.routing.instance import SessionInstance, SharedTopic
 from dispatch.routing.pool import InstancePool, PoolKey
 from dispatch.telemetry.events import Event, Listeners
 from dispatch.telemetry.observers import ObservedServer
-from dispatch.version import __version__
 
 MAX_EVENTS: Final = 500
 _NO_INSTANCE: Final = dict.fromkeys(Instance.__annotations__)

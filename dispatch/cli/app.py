@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from dispatch import __version__
 from dispatch.cli import (
     bench,
     broker,
@@ -41,7 +42,6 @@ from dispatch.cli.base import (
     report_error,
     with_settings,
 )
-from dispatch.version import __version__
 
 
 class ErrorHandlingGroup(TyperGroup):

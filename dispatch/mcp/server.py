@@ -67,6 +67,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dispatch import __version__
 from dispatch._internal import (
     as_set,
     cancel_and_wait,
@@ -92,7 +93,6 @@ from dispatch.result import CallResult
 from dispatch.results import ReadResultTool, ResultFormatter, ResultStore
 from dispatch.schemas import SchemaValidator, join_mistakes
 from dispatch.telemetry.events import CatalogChanged, Event, ExceptionLogger
-from dispatch.version import __version__
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import Dispatcher

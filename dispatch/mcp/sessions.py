@@ -17,6 +17,7 @@ from mcp.client.subscriptions import SubscriptionLost
 from mcp.types import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
+from dispatch import __version__
 from dispatch._internal import Randomness, cancel_and_wait, excerpt, wait_set
 from dispatch.calls.attempt import LEAST_REST
 from dispatch.calls.local import LocalCall, LocalInstance, LocalResult, RefusedCallError
@@ -35,7 +36,6 @@ from dispatch.mcp.conversion import (
 )
 from dispatch.mcp.replies import RefusedTool, TransportFailure, describe_invalid, find_refused_tools, find_retry_after
 from dispatch.mcp.transports import HttpTransport, ServerStartError, StdioTransport
-from dispatch.version import __version__
 
 # The list of a server's tools: read with all pages, and read again after each change.
 

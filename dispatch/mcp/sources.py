@@ -16,6 +16,7 @@ import msgspec
 from mcp import Client, types
 from mcp.client.session import ElicitationFnT, ListRootsFnT, SamplingFnT
 
+from dispatch import __version__
 from dispatch._internal import excerpt, explain_keywords, yield_to_others
 from dispatch.calls.local import LocalCall, LocalInstance, LocalResult, RefusedCallError
 from dispatch.catalog.descriptors import CatalogError
@@ -54,7 +55,6 @@ from dispatch.mcp.transports import HttpTransport, StdioTransport, check_headers
 from dispatch.messaging.wire import local_queue
 from dispatch.routing.instance import Instances
 from dispatch.trustgraph.config import TrustGraphConfig, normalize_tool
-from dispatch.version import __version__
 
 logger = logging.getLogger("dispatch.mcp")
 

@@ -11,12 +11,12 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry, Gauge
 
+from dispatch import __version__
 from dispatch.errors import USER_RATE_LIMIT, DispatchError, ErrorType, Outcome
 from dispatch.messaging.request import Disposition
 from dispatch.resilience.breaker import State
 from dispatch.telemetry.exposition import CounterSeries, LockFreeCounter, LockFreeHistogram, PerRegistry
 from dispatch.telemetry.observers import DURATION_BUCKETS, FIRST_CHUNK_BUCKETS, OTHER, REFUSED, WAIT_BUCKETS
-from dispatch.version import __version__
 
 logger = logging.getLogger("dispatch.telemetry")
 

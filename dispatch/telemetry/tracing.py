@@ -25,13 +25,13 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from dispatch import __version__
 from dispatch._internal import scalar_text, type_name
 from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.messaging.wire import json_text
 from dispatch.result import CallResult
 from dispatch.telemetry import observers
 from dispatch.telemetry.events import ExceptionLogger
-from dispatch.version import __version__
 
 # Trace context in message properties: W3C's ``traceparent`` and ``tracestate``, without a prefix, as Pulsar's own clients
 # send them. Baggage does not travel: it belongs to the caller, and the service may be a third party's.
