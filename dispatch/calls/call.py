@@ -29,8 +29,7 @@ from dispatch.catalog import ToolDescriptor
 from dispatch.errors import DispatchError, Outcome
 from dispatch.messaging.request import Answer, Lost, TimedOut
 from dispatch.messaging.wire import PayloadTooLargeError, check_property, encode_request, json_text
-from dispatch.permissions import GRANTED, Authorizer, PermissionSet, Requirement
-from dispatch.permissions.authorizer import LOOKUP_TIMEOUT_S
+from dispatch.permissions import GRANTED, LOOKUP_TIMEOUT_S, Authorizer, PermissionSet, Requirement
 from dispatch.policy import Policy, PolicyError, check_seconds
 from dispatch.protocol.settings import DEFAULT_SETTINGS
 from dispatch.resilience.aio import SingleFlight

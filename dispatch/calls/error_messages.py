@@ -48,8 +48,7 @@ from dispatch.messaging.request import (
     Unreadable,
 )
 from dispatch.messaging.wire import PayloadTooLargeError, Refusal, decode_request
-from dispatch.permissions.authorizer import FAILURE_CACHE_S
-from dispatch.permissions.grants import Decision
+from dispatch.permissions import FAILURE_CACHE_S, Decision
 from dispatch.policy import Policy, PolicyError
 from dispatch.protocol.events import Failure
 from dispatch.schemas import IS_REQUIRED, Mistake, join_mistakes, split_pointer

@@ -38,8 +38,7 @@ from dispatch.catalog.sources import Source
 from dispatch.catalog.versions import Range, parse_range, version_key
 from dispatch.errors import DispatchError, ErrorType, RejectedError
 from dispatch.messaging.wire import TopicName, is_local_queue, json_text, tool_type_of
-from dispatch.permissions import Authorizer, PermissionSet, require_permissions
-from dispatch.permissions.grants import Requirement
+from dispatch.permissions import Authorizer, PermissionSet, Requirement, require_permissions
 from dispatch.policy import Policy, PolicyError, PolicyLike, read_policy
 from dispatch.routing.pool import PoolKey
 from dispatch.telemetry.observers import DispatcherObserver

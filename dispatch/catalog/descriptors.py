@@ -32,7 +32,7 @@ from dispatch.documents import (
     texts_key,
 )
 from dispatch.messaging.wire import TopicError, TopicName
-from dispatch.permissions.grants import check_permission
+from dispatch.permissions import check_permission
 from dispatch.policy import repeatable
 from dispatch.schemas import find_value, split_pointer, type_of
 

@@ -222,7 +222,7 @@ def log_decision(user: str, tool: str, is_allowed: bool, reason: str, *, permiss
         user: on whose behalf the tool is called; empty: the caller gave none.
         tool: label of the tool.
         is_allowed: the decision.
-        reason: see :class:`dispatch.permissions.grants.Decision`.
+        reason: see :class:`dispatch.permissions.Decision`.
         permission: the first one that the user lacks; empty: none, or not known.
         trace_id: of the call; empty: that of the current span, if there is one.
     """

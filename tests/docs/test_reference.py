@@ -33,7 +33,7 @@ from dispatch.cli.check import plan_of
 from dispatch.errors import DispatchError, Outcome
 from dispatch.messaging import wire
 from dispatch.messaging.wire import ErrorInfo, Reply, encode_reply, encode_request
-from dispatch.permissions.grants import Reason
+from dispatch.permissions import Reason
 from dispatch.policy import Policy, Slo
 from dispatch.protocol import DEFAULT_SETTINGS, frames
 from dispatch.protocol.events import Failure

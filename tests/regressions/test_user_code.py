@@ -30,7 +30,7 @@ from dispatch.calling import FunctionCallStatus, call_function
 from dispatch.calls.call import FinishedCall
 from dispatch.catalog.activation import SourceFollower
 from dispatch.messaging.wire import decode_reply
-from dispatch.permissions.authorizer import PermissionLookup
+from dispatch.permissions import PermissionLookup
 from dispatch.search import ToolSearch
 from dispatch.serving.plain import PlainReplies
 from dispatch.serving.replies import InboundRequest

@@ -31,8 +31,7 @@ from dispatch import CallResult, Catalog, Dispatcher, Grants, Outcome, RejectedE
 from dispatch._internal import RETENTION_S
 from dispatch.documents import FrozenDict
 from dispatch.errors import InvalidArgumentsError, ToolError
-from dispatch.permissions import GrantsFunction
-from dispatch.permissions.authorizer import CACHE_S, FAILURE_CACHE_S, LOOKUP_TIMEOUT_S
+from dispatch.permissions import CACHE_S, FAILURE_CACHE_S, LOOKUP_TIMEOUT_S, GrantsFunction
 from dispatch.resilience.breaker import State
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, check, service_item, tool_item

@@ -44,7 +44,7 @@ from dispatch.mcp.conversion import (
 from dispatch.mcp.replies import TransportFailure
 from dispatch.messaging.request import Answer, Closed, Lost, Overflow, Restarted, Settled, TimedOut, Unreadable
 from dispatch.messaging.wire import PayloadTooLargeError, Refusal
-from dispatch.permissions.grants import Decision, Reason
+from dispatch.permissions import Decision, Reason
 from dispatch.policy import Policy, PolicyError
 from dispatch.protocol.events import Failure
 from dispatch.results import ResultStore, error_from_invalid_output

@@ -22,21 +22,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch import documents
+from dispatch import permissions as module
 from dispatch.documents import MAX_PROBLEMS_PER_ITEM, SETTLE_S
-from dispatch.permissions import authorizer
-from dispatch.permissions import authorizer as module
-from dispatch.permissions.authorizer import CACHE_S, FAILURE_CACHE_S, LOOKUP_TIMEOUT_S, Authorizer, PermissionLookup
-from dispatch.permissions.grants import (
+from dispatch.permissions import (
+    CACHE_S,
+    FAILURE_CACHE_S,
+    LOOKUP_TIMEOUT_S,
     MAX_FILE_BYTES,
     MAX_GRANTS,
     MAX_NAME_CHARS,
     MAX_PERMISSION_CHARS,
     MAX_SATISFIED,
     NO_PERMISSIONS,
+    Authorizer,
     Decision,
     Grants,
     GrantsError,
     InvalidAnswerError,
+    PermissionLookup,
     PermissionSet,
     Requirement,
     check_answer,
@@ -266,7 +269,7 @@ async def test_what_a_thread_raises_is_a_failure(error: BaseException) -> None:
 async def test_a_thread_that_hangs_occupies_its_place_and_no_further_ones_begin(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(authorizer, "MAX_THREADS", 2)
+    monkeypatch.setattr(module, "MAX_THREADS", 2)
     loop = asyncio.get_running_loop()
     loop.threads_may_hang = True
     released = threading.Event()
@@ -309,7 +312,7 @@ async def test_a_coroutine_that_swallows_its_cancellation_delays_no_caller() -> 
 
 
 async def test_the_number_of_cached_users_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authorizer, "MAX_CACHED_USERS", 3)
+    monkeypatch.setattr(module, "MAX_CACHED_USERS", 3)
     directory = Directory()
     lookup = PermissionLookup(directory)
     for user in ("a", "b", "c"):
