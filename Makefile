@@ -18,7 +18,7 @@
 # make soak   keep dispatch under load and faults for an hour: lost calls, calls executed twice, memory; to try it: ARGS="--minutes 2"
 # make simulate  simulate failing services in virtual time: without guards, with naive guards, with dispatch; no broker
 # make mutation  run mutation tests of breaker, budget, limiter, correlation and sessions; select with ARGS='dispatch.resilience.retry*'
-# make coverage  measure branch coverage of the pure cores of resilience and balancing; must be 100 %
+# make coverage  measure branch coverage of the pure cores of resilience; must be 100 %
 # make docs   write the tables of the reference pages from the code, build the site in site/; a broken link or reference fails
 # make docs-serve  serve the site at http://127.0.0.1:8000, rebuilt on every change
 # make lint   run ruff, mypy, import-linter (layers, cycles) and the linters of the deployment kit
@@ -217,8 +217,8 @@ mutation: $(VENV)/.mutation
 	@$(BIN)/python -m tests.helpers.mutation_report $(ARGS)
 
 coverage: $(VENV)/.dev
-	@$(BIN)/python -m coverage run --branch --source=dispatch/resilience,dispatch/balancing \
-	  --omit='*/aio.py' -m pytest -q tests/unit/resilience tests/unit/balancing tests/model
+	@$(BIN)/python -m coverage run --branch --source=dispatch/resilience \
+	  --omit='*/aio.py' -m pytest -q tests/unit/resilience tests/model
 	@$(BIN)/python -m coverage report --skip-covered --show-missing --fail-under=100
 
 clean:

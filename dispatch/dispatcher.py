@@ -27,7 +27,6 @@ from dispatch._internal import (
     yield_to_others,
 )
 from dispatch.admin import Admin, read_admin
-from dispatch.balancing.instances import InstanceView
 from dispatch.calls.attempt import CallOptions
 from dispatch.calls.call import Calls, FinishedCall
 from dispatch.calls.error_messages import error_from_failed_sources, error_from_refused_tool
@@ -53,6 +52,7 @@ from dispatch.functions.sources import MODULE_PROVIDERS, Providers
 from dispatch.permissions import Authorizer, Grants, GrantsFunction
 from dispatch.policy import DEFAULT_POLICY, PolicyLike
 from dispatch.resilience.breaker import CircuitBreaker
+from dispatch.resilience.instances import InstanceView
 from dispatch.result import CallResult
 from dispatch.results import ReadResultTool, ResultFormatter, ResultStore, ToolAnswer
 from dispatch.routing.instance import Instances

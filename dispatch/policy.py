@@ -381,7 +381,7 @@ class OutlierDetection(Settings, frozen=True):
     none: the instance receives less work for as long as it asked. Cancelled calls, and calls that another guard rejected,
     are not counted. An attempt that was cancelled because its hedge, begun later, was answered first counts as a consecutive
     failure only. An instance is also ejected when its success rate is far below the others', or when it takes three times as
-    long as they do; the constants of these rules are in :class:`dispatch.balancing.instances.EjectionRules`.
+    long as they do; the constants of these rules are in :class:`dispatch.resilience.instances.EjectionRules`.
 
     Attributes:
         consecutive_failures: Consecutive failures that eject an instance; None: only its success rate or its durations do.

@@ -25,8 +25,8 @@ from starlette.routing import Route
 from dispatch._internal import DaemonThreads, excerpt
 from dispatch.admin.api import describe_event, find_severity
 from dispatch.admin.views import Values, Views
-from dispatch.balancing.instances import UP_STATES
 from dispatch.errors import Outcome
+from dispatch.resilience.instances import UP_STATES
 
 FOLDER: Final = Path(__file__).parent / "pages"
 TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}

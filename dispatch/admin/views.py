@@ -16,12 +16,12 @@ from dispatch._internal import loop_clock
 from dispatch.admin.api import Instance, Tool, ToolDetails
 from dispatch.admin.recent import ANSWERED, RATE_SLOTS, SLOT_S, RecentCalls, RecordedCall, ToolCalls
 from dispatch.announcements.messages import Announce
-from dispatch.balancing.instances import UP_STATES, InstanceView
 from dispatch.calls.resolution import LiveCatalog, ResolvedTool, meter_label
 from dispatch.calls.runtime import Runtime
 from dispatch.policy import Policy, explain_policy
 from dispatch.protocol.session import SessionState, find_state
 from dispatch.resilience.breaker import CircuitBreaker
+from dispatch.resilience.instances import UP_STATES, InstanceView
 from dispatch.routing.instance import SessionInstance, SharedTopic
 from dispatch.routing.pool import InstancePool, PoolKey
 from dispatch.telemetry.events import Event, Listeners

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from dispatch._internal import Clock, Randomness, Retention
-from dispatch.balancing.balancer import CERTAIN_RATIO
 from dispatch.calls.resolution import ResolvedTool, meter_label
 from dispatch.policy import DEFAULT_RETRY, Breaker, Policy, RateLimit, parse_quota
 from dispatch.resilience.aio import AsyncBulkhead, AsyncRateLimiter, user_buckets
+from dispatch.resilience.balancer import CERTAIN_RATIO
 from dispatch.resilience.breaker import CircuitBreaker, State
 from dispatch.resilience.durations import AGE_S, FEW, LatencyHistogram, Quantile
 from dispatch.resilience.fleet import Fleet

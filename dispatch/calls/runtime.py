@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from dispatch._internal import Clock, Randomness
-from dispatch.balancing.instances import InstanceView
 from dispatch.calls.attempt import Attempts
 from dispatch.calls.fleet import FleetLink
 from dispatch.calls.guards import GuardRegistry, ToolGuards
@@ -26,6 +25,7 @@ from dispatch.messaging.sessions import SessionExchange
 from dispatch.resilience.aio import SingleFlight
 from dispatch.resilience.breaker import State
 from dispatch.resilience.fleet import FleetFigures
+from dispatch.resilience.instances import InstanceView
 from dispatch.result import CallResult
 from dispatch.routing.channels import Channels
 from dispatch.routing.instance import InFlight, Instances

@@ -20,15 +20,15 @@ from typing import Protocol
 import msgspec
 
 from dispatch._internal import Clock, Randomness, Retention, cancel_and_wait, encode_text, loop_clock
-from dispatch.balancing.balancer import CERTAIN_RATIO, UNRESPONSIVE_RATIO, Balancer, Pick
-from dispatch.balancing.instances import UP_STATES, InstanceView
 from dispatch.catalog import ServiceDescriptor
 from dispatch.catalog.versions import Range, version_key
 from dispatch.errors import ErrorType, Outcome, TransportError
 from dispatch.messaging.request import Request, Tally
 from dispatch.messaging.wire import is_local_queue
 from dispatch.policy import Balancing, OutlierDetection, Policy
+from dispatch.resilience.balancer import CERTAIN_RATIO, UNRESPONSIVE_RATIO, Balancer, Pick
 from dispatch.resilience.breaker import BreakerPermit, CircuitBreaker
+from dispatch.resilience.instances import UP_STATES, InstanceView
 from dispatch.routing.channels import Channels
 from dispatch.routing.instance import (
     DISCOVERY_S,

@@ -191,7 +191,7 @@ MAX_INSTANCES = 2_000
 ones."""
 
 EJECTION_REASONS = ("failures", "success-rate", "latency", "unresponsive", "operator")
-"""Reasons of ejections (:mod:`dispatch.balancing.instances`)."""
+"""Reasons of ejections (:mod:`dispatch.resilience.instances`)."""
 REJECTED_BY = ("permissions", "breaker", "rate-limit", "bulkhead", "balancer", "service", "exchange")
 """Parts that reject attempts. The catalogue rejects only calls of tools that do not exist, which have no series."""
 

@@ -17,7 +17,6 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from dispatch.balancing.instances import InstanceView
 from dispatch.catalog.sources import SourceStatus
 from dispatch.protocol import Session, SessionTable
 from dispatch.protocol.events import Failure
@@ -25,6 +24,7 @@ from dispatch.protocol.session import SessionState, find_state
 from dispatch.protocol.settings import SessionStatistics
 from dispatch.resilience.breaker import State
 from dispatch.resilience.fleet import FleetFigures
+from dispatch.resilience.instances import InstanceView
 from dispatch.telemetry import exposition
 from dispatch.telemetry.call_metrics import MAX_INSTANCES, MAX_SERVICES, OTHER_TOOL, Instruments, ToolKey
 from dispatch.telemetry.observers import DURATION_BUCKETS, OTHER, ObservedServer, RunResult, ServedRequestObserver

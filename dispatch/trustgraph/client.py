@@ -27,7 +27,6 @@ from dispatch._internal import (
     read_text,
     yield_to_others,
 )
-from dispatch.balancing.instances import InstanceView
 from dispatch.calls.attempt import Attempt, Attempts, CallOptions
 from dispatch.calls.call import Calls
 from dispatch.calls.error_messages import error_from_client_failure
@@ -44,6 +43,7 @@ from dispatch.permissions import Authorizer, Grants, GrantsFunction, check_permi
 from dispatch.policy import UNDECLARED, Annotations, Policy, PolicyLike, check_repeats, read_policy, repeatable
 from dispatch.resilience.aio import SingleFlight
 from dispatch.resilience.breaker import CircuitBreaker, State
+from dispatch.resilience.instances import InstanceView
 from dispatch.result import CallResult
 from dispatch.routing.instance import Channel, InFlight, Instances
 from dispatch.routing.pool import InstancePool, PoolKey

@@ -11,7 +11,7 @@ KINDS = {
     "people": ("#fef3c7", "#d97706", "cli devtools testing __main__"),
     "models": ("#fae8ff", "#a21caf", "adapters toolkit mcp calling results search functions trustgraph"),
     "calls and services": ("#dbeafe", "#2563eb", "dispatcher server relay calls routing serving messaging"),
-    "pure cores": ("#dcfce7", "#16a34a", "protocol resilience balancing"),
+    "pure cores": ("#dcfce7", "#16a34a", "protocol resilience"),
     "what may be called": ("#ffe4e6", "#e11d48", "catalog permissions announcements"),
     "seen": ("#cffafe", "#0891b2", "telemetry admin"),
 }

@@ -6,10 +6,10 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from dispatch.balancing.balancer import Balancer, Pick
-from dispatch.balancing.instances import EjectionRules, InstanceState
 from dispatch.errors import Outcome
 from dispatch.policy import Balancing
+from dispatch.resilience.balancer import Balancer, Pick
+from dispatch.resilience.instances import EjectionRules, InstanceState
 
 START = 1_000.0
 

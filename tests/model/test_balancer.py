@@ -9,10 +9,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dispatch.balancing.balancer import NO_INSTANCE, Balancer, Pick
-from dispatch.balancing.instances import EjectionRules
 from dispatch.errors import Outcome
 from dispatch.policy import STRATEGIES, Balancing
+from dispatch.resilience.balancer import NO_INSTANCE, Balancer, Pick
+from dispatch.resilience.instances import EjectionRules
 from tests.helpers.balancers import START
 from tests.helpers.state_machine_settings import machine
 

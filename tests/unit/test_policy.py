@@ -27,7 +27,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dispatch
-from dispatch.balancing.instances import NO_EJECTION, EjectionRules, complete_rules
 from dispatch.catalog import ToolDescriptor
 from dispatch.policy import (
     DEFAULT_POLICY,
@@ -54,6 +53,7 @@ from dispatch.policy import (
     read_policy,
     repeatable,
 )
+from dispatch.resilience.instances import NO_EJECTION, EjectionRules, complete_rules
 
 KEYS = (
     *("timeout", "attempt-timeout", "stream-timeout", "stream-idle-timeout"),

@@ -11,11 +11,11 @@ from functools import partial
 from itertools import cycle
 from typing import Any, ClassVar, Final, NamedTuple
 
-from dispatch.balancing.instances import InstanceView
 from dispatch.devtools.demo import world
 from dispatch.dispatcher import Dispatcher
 from dispatch.errors import ErrorType, Outcome
 from dispatch.resilience.breaker import State
+from dispatch.resilience.instances import InstanceView
 
 POLL_S: Final = 0.02
 """Poll interval for the state of the guards: far shorter than the shortest state."""

@@ -14,12 +14,12 @@ from typing import Any, cast
 
 import pytest
 
-from dispatch.balancing.instances import EjectionRules
 from dispatch.calls.guards import ToolGuards, create_rate_limiter
 from dispatch.catalog.versions import parse_range
 from dispatch.errors import Outcome
 from dispatch.policy import Balancing, Breaker, Policy
 from dispatch.resilience.breaker import State
+from dispatch.resilience.instances import EjectionRules
 from dispatch.routing import instance
 from dispatch.routing.instance import (
     IN_PROCESS,

@@ -12,7 +12,9 @@ from operator import attrgetter
 import msgspec
 
 from dispatch._internal import Clock, Randomness, Rejection, remember
-from dispatch.balancing.instances import (
+from dispatch.errors import Outcome
+from dispatch.policy import Balancing, OutlierDetection
+from dispatch.resilience.instances import (
     DECAY_S,
     NEVER,
     InstanceState,
@@ -25,8 +27,6 @@ from dispatch.balancing.instances import (
     draw_two,
     view,
 )
-from dispatch.errors import Outcome
-from dispatch.policy import Balancing, OutlierDetection
 
 # Round-robin: each instance in turn.
 

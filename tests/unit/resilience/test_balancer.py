@@ -35,7 +35,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatch._internal import Rejection
-from dispatch.balancing.balancer import (
+from dispatch.errors import Outcome
+from dispatch.policy import STRATEGIES, Balancing
+from dispatch.resilience.balancer import (
     CROWDED,
     FALL,
     MAX_FORMER,
@@ -54,9 +56,7 @@ from dispatch.balancing.balancer import (
     SmoothWeighted,
     make_strategy,
 )
-from dispatch.balancing.instances import EjectionRules, InstanceView, Learning, view
-from dispatch.errors import Outcome
-from dispatch.policy import STRATEGIES, Balancing
+from dispatch.resilience.instances import EjectionRules, InstanceView, Learning, view
 from tests.helpers.balancers import START, Stand, in_turn, states
 from tests.helpers.run_profile import examples
 

@@ -26,8 +26,10 @@ from math import log
 
 import pytest
 
-from dispatch.balancing.balancer import Balancer, Pick
-from dispatch.balancing.instances import (
+from dispatch.errors import Outcome
+from dispatch.policy import Balancing
+from dispatch.resilience.balancer import Balancer, Pick
+from dispatch.resilience.instances import (
     LEAST_S,
     MOST_OTHERS,
     NEVER,
@@ -40,8 +42,6 @@ from dispatch.balancing.instances import (
     draw_two,
     outliers,
 )
-from dispatch.errors import Outcome
-from dispatch.policy import Balancing
 from tests.helpers.balancers import START, Stand, in_turn, states
 
 FAILURES = [Outcome.TIMEOUT, Outcome.TRANSPORT]

@@ -1,1 +1,0 @@
-"""Balancing: which instance of a service gets a request. Pure: no asyncio, clock and randomness handed in."""
