@@ -32,8 +32,7 @@ from dispatch.errors import Outcome
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from dispatch.devtools.demo import Demo, Scoreboard, Summary
-    from dispatch.devtools.demo.scenarios import Event
+    from dispatch.devtools.demo import Demo, Event, Scoreboard, Summary
 
 
 LIVE_EVERY_S = 0.125
@@ -63,8 +62,7 @@ def demo(
         seconds: Approximate duration; times of the guards are scaled to it. Default: 20.
         json: Print only the summary, as one line of JSON.
     """
-    from dispatch.devtools.demo import Demo
-    from dispatch.devtools.demo.world import DEFAULT_SECONDS
+    from dispatch.devtools.demo import DEFAULT_SECONDS, Demo
 
     if not settings.verbose:
         # The faults are injected: their warnings are expected.
@@ -219,7 +217,7 @@ NEXT = (
 
 def show_summary(summary: Summary) -> None:
     """Write the summary to stdout."""
-    from dispatch.devtools.demo.world import QUERIES, nearest_rank
+    from dispatch.devtools.demo import QUERIES, nearest_rank
 
     board = summary.board
     terminal = is_terminal(sys.stdout)

@@ -38,16 +38,14 @@ from dispatch.cli.screen import (
     wrap_events,
 )
 from dispatch.cli.top import PAGES, TopScreen, plan_action, read_keys
-from dispatch.devtools.demo import Demo
-from dispatch.devtools.demo.scenarios import Event
-from dispatch.devtools.demo.world import MIN_SECONDS
+from dispatch.devtools.demo import MIN_SECONDS, Demo, Event
 from dispatch.errors import Outcome, RejectedError, ToolError
 from dispatch.policy import DEFAULT_POLICY, DEFAULT_SOURCE, Policy, PolicyError
 from dispatch.result import CallResult
 from tests.helpers import admin_values
 from tests.helpers.admin_values import A, B, C, call, circuit, instance, timed_out_call, tool
 from tests.helpers.clock import advance
-from tests.unit.devtools.demo.demo_run import run_demo
+from tests.unit.devtools.demo_run import run_demo
 
 READ_ONLY = {"read-only": True}
 SHARED = "one topic shared by replicas: the broker distributes the requests"

@@ -12,7 +12,7 @@ import typer
 
 from dispatch.announcements.messages import DEFAULT_TOPIC
 from dispatch.cli.app import app
-from dispatch.devtools.demo.world import DEFAULT_SECONDS
+from dispatch.devtools.demo import DEFAULT_SECONDS
 from dispatch.devtools.localbroker import DEFAULT_NAMESPACES, DEFAULT_PORT, DEFAULT_WEB_PORT
 from dispatch.devtools.lossprobe import DEFAULT_IN_FLIGHT, DEFAULT_SIZES
 from dispatch.mcp.server import MAX_LISTED, McpServer

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from dispatch.catalog import Catalog
-from dispatch.devtools.demo import Demo, Summary, world
-from dispatch.devtools.demo.world import MIN_SECONDS
+from dispatch.devtools.demo import MIN_SECONDS, Demo, Summary
 from tests.helpers.clock import run
 
 
@@ -31,5 +30,5 @@ async def run_with_policies(monkeypatch: pytest.MonkeyPatch, **policies: dict[st
             each["policy"] = {key: value for key, value in policy.items() if value is not None}
         return of(found, tools)
 
-    monkeypatch.setattr(world.Catalog, "of", changed)
+    monkeypatch.setattr(Catalog, "of", changed)
     return await Demo("memory://", MIN_SECONDS).run()

@@ -17,13 +17,21 @@ from typing import Any
 import pytest
 
 from dispatch import TransportError
-from dispatch.devtools.demo import Demo, Scoreboard, Summary
-from dispatch.devtools.demo.scenarios import EXPECTED_OUTCOMES
-from dispatch.devtools.demo.world import DEFAULT_SECONDS, MIN_SECONDS, CustomRag, TimeScale, demo_catalog
+from dispatch.devtools.demo import (
+    DEFAULT_SECONDS,
+    EXPECTED_OUTCOMES,
+    MIN_SECONDS,
+    CustomRag,
+    Demo,
+    Scoreboard,
+    Summary,
+    TimeScale,
+    demo_catalog,
+)
 from dispatch.errors import Outcome
 from dispatch.policy import DEFAULT_POLICY
 from tests.helpers.clock import advance, run
-from tests.unit.devtools.demo.demo_run import run_demo
+from tests.unit.devtools.demo_run import run_demo
 
 
 @pytest.mark.costly

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.devtools.demo import scenarios
+from dispatch.devtools import demo
 from dispatch.errors import Outcome
-from tests.unit.devtools.demo.demo_run import run_demo, run_with_policies
+from tests.unit.devtools.demo_run import run_demo, run_with_policies
 
 
 @pytest.mark.costly
@@ -77,7 +77,7 @@ async def test_each_missing_guard_is_a_deviation_of_its_scenario(monkeypatch: py
 async def test_unexpected_counts_failed_calls_and_a_limit_for_all_are_deviations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(scenarios, "EXPECTED_OUTCOMES", {Outcome.TIMEOUT: 7})
+    monkeypatch.setattr(demo, "EXPECTED_OUTCOMES", {Outcome.TIMEOUT: 7})
     summary = await run_with_policies(
         monkeypatch,
         translate={"retry": 1},
