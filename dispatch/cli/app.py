@@ -20,12 +20,10 @@ from dispatch.cli import (
     check,
     demo,
     doctor,
-    init,
     items,
     monitoring,
     relay,
     serve,
-    size,
     toolkit,
     tools,
     top,
@@ -126,8 +124,8 @@ app.command("check")(check.check)
 app.command("put")(items.put)
 app.command("rm")(items.rm)
 app.command("get")(items.get)
-app.command("init")(init.init)
-app.command("size")(size.size)
+app.command("init")(serve.init)
+app.command("size")(bench.size)
 app.command("serve")(serve.serve)
 app.command("export")(items.export)
 app.command("mcp")(serve.mcp)

@@ -1,12 +1,17 @@
-"""``dispatch serve`` and ``dispatch mcp``: serve functions, services, or all tools over MCP, until a signal stops them."""
+"""``dispatch serve`` and ``dispatch mcp``: serve functions, services, or all tools over MCP, until a signal stops them.
+
+``dispatch init`` creates such a service.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
+import keyword
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -15,7 +20,8 @@ from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from functools import partial
-from typing import Annotated, Any, cast
+from pathlib import Path
+from typing import Annotated, Any, Final, cast
 
 import typer
 
@@ -34,6 +40,7 @@ from dispatch.cli.base import (
     make_printable,
     print_err,
     print_json,
+    print_out,
     read_secrets,
     report_admin,
     require_seconds,
@@ -44,8 +51,9 @@ from dispatch.cli.base import (
     with_settings,
 )
 from dispatch.cli.sources import list_sources
-from dispatch.cli.targets import Reloader, load_target, name_target
+from dispatch.cli.targets import Reloader, load_target, name_target, replaces_module
 from dispatch.dispatcher import Dispatcher, connect
+from dispatch.documents import replace_file
 from dispatch.functions.served import Descriptors
 from dispatch.messaging.wire import MAX_PAYLOAD_BYTES
 from dispatch.server import DEFAULT_CONCURRENCY, DEFAULT_DRAIN_S, DEFAULT_QUEUE, ToolServer, name_topics
@@ -557,3 +565,46 @@ async def _serve(dispatcher: Dispatcher, serving: Coroutine[Any, Any, None], add
                 raise CliError(problem, "use another port (0: any free one)", Exit.TRANSPORT) from None
     finally:
         serving.close()
+
+
+# ``dispatch init``: create a folder with a service of two functions, its test and its policy.
+
+
+TEMPLATE: Final = Path(__file__).parent / "template"
+"""The files, with ``{name}`` for the name of the service."""
+_FILES: Final = {
+    "{name}.py": "service.py.txt",
+    "test_{name}.py": "test_service.py.txt",
+    "policy.json": "policy.json",
+    "compose.yaml": "compose.yaml",
+    "README.md": "README.md",
+}
+
+
+@with_settings()
+def init(settings: Settings, name: str) -> None:
+    """Create a folder with a service of two functions, its test, its policy and a compose file.
+
+    [bold]dispatch init shop && cd shop && pytest && dispatch serve shop.py --watch[/bold]
+
+    Args:
+        name (NAME): Name of the service, of its file and of the folder.
+    """
+    if not name.isidentifier() or keyword.iskeyword(name) or not name.isascii():
+        fix = "use the letters a to z, digits and '_', such as shop"
+        raise CliError(f"'{name}' cannot be the name of a Python module.", fix)
+    if replaces_module(name):
+        raise CliError(f"'{name}.py' would replace the module '{name}', which dispatch uses.", "choose another name")
+    folder = Path(name)
+    if folder.exists():
+        raise CliError(f"'{name}' exists already.", "choose another name, or remove it")
+    folder.mkdir()
+    files = {file.format(name=name): TEMPLATE / template for file, template in _FILES.items()}
+    try:
+        for file, template in files.items():
+            replace_file(folder / file, template.read_text("utf-8").replace("{name}", name))
+    except BaseException:
+        shutil.rmtree(folder)  # a part of the files would keep the command from being repeated
+        raise
+    print_out(f"{name}/ has {', '.join(files)}.")
+    print_out(f"Next: cd {name} && pytest && dispatch serve {name}.py --watch")

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 # The first and the last use fixtures of tests/unit/cli/conftest.py.
-INTERLEAVED = ("tests/unit/cli/test_init.py", "tests/unit/test_errors.py", "tests/unit/cli/test_size.py")
+INTERLEAVED = ("tests/unit/cli/test_init.py", "tests/unit/test_errors.py", "tests/unit/cli/test_bench.py")
 
 
 def test_fixtures_of_a_folder_are_found_whatever_stands_between_its_modules() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.cli_processes import ended, environment
-from tests.unit.cli.conftest import Run, no_room
+from tests.unit.cli.conftest import Run
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich", "msgspec"])
@@ -64,18 +64,3 @@ def test_help_tells_the_exit_codes(run: Run) -> None:
     text = " ".join(end.out.split())
     for part in ("0 success", "3 timeout", "4 transport", "5 throttled or rejected", "130 interrupted"):
         assert part in text
-
-
-def test_init_creates_no_file_that_would_replace_a_module_of_python(run: Run, tmp_path: Path) -> None:
-    end = run("init", "json")
-    assert end.code == 2
-    assert "'json.py' would replace the module 'json'" in end.err
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_service_that_cannot_be_created_leaves_no_folder(run: Run) -> None:
-    with no_room():
-        end = run("init", "shop")
-    assert (end.code, end.out) == (1, "")
-    assert "Error: File too large: 'shop/shop.py'.\n  fix: make room on its disk" in end.err
-    assert run("init", "shop").code == 0

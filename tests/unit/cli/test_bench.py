@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dispatch.cli import bench
-from dispatch.cli.size import COSTS, cost_of, parse_size, size_deployment
+from dispatch.cli.bench import COSTS, cost_of, parse_size, size_deployment
 from tests.helpers.cli_processes import WAIT_S, ended, started
 from tests.unit.cli.conftest import Run
 
