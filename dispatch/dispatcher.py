@@ -43,9 +43,9 @@ from dispatch.calls.resolution import (
 from dispatch.calls.runtime import Runtime
 from dispatch.catalog import Catalog, ToolDescriptor
 from dispatch.catalog.catalog import ListConditions
+from dispatch.catalog.items import Source
 from dispatch.catalog.merge import CatalogLike
 from dispatch.catalog.registry import Registry
-from dispatch.catalog.sources import Source
 from dispatch.documents import thaw
 from dispatch.errors import DispatchError, ErrorType, RejectedError
 from dispatch.functions.sources import MODULE_PROVIDERS, Providers

@@ -25,9 +25,8 @@ from dispatch.calls.attempt import CallOptions
 from dispatch.calls.fleet import fleet_topic
 from dispatch.calls.resolution import ResolvedTool
 from dispatch.catalog import Catalog, Folder, Problem, ServiceDescriptor, ToolDescriptor
-from dispatch.catalog.items import Item
+from dispatch.catalog.items import Item, Source
 from dispatch.catalog.merge import CatalogLike, Merger
-from dispatch.catalog.sources import Source
 from dispatch.dispatcher import Dispatcher
 from dispatch.documents import (
     WRONG,

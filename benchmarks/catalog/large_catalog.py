@@ -28,8 +28,7 @@ from benchmarks.harness.statistics import spread
 from benchmarks.micro.rounds import promised
 from benchmarks.micro.thousand_tools import Watcher
 from dispatch.calls.resolution import ToolResolver
-from dispatch.catalog.items import Item
-from dispatch.catalog.sources import OnChange
+from dispatch.catalog.items import Item, OnChange
 from dispatch.policy import Policy
 
 TOOLS_PER_SERVICE: Final = 100

@@ -13,8 +13,7 @@ from dispatch._internal import cancel_and_wait, check_instance, explain_keywords
 from dispatch.announcements.messages import DEFAULT_TOPIC, Question, question_topic
 from dispatch.announcements.table import AnnouncementTable, Inquiry
 from dispatch.announcements.trust import Trust
-from dispatch.catalog.items import Item
-from dispatch.catalog.sources import Broker, BrokerSubscription, OnChange
+from dispatch.catalog.items import Broker, BrokerSubscription, Item, OnChange
 from dispatch.errors import TransportError
 from dispatch.messaging.wire import TopicName
 from dispatch.transports.errors import describe_without_call

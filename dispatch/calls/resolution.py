@@ -32,9 +32,9 @@ from dispatch.catalog import (
 from dispatch.catalog.activation import Prepared
 from dispatch.catalog.approvals import Approvals
 from dispatch.catalog.catalog import CatalogChanges, compare, fingerprint
+from dispatch.catalog.items import Source
 from dispatch.catalog.merge import CatalogLike, Merged, list_sources
 from dispatch.catalog.registry import Registry
-from dispatch.catalog.sources import Source
 from dispatch.catalog.versions import Range, parse_range, version_key
 from dispatch.errors import DispatchError, ErrorType, RejectedError
 from dispatch.messaging.wire import TopicName, is_local_queue, json_text, tool_type_of

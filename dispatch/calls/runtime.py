@@ -17,7 +17,7 @@ from dispatch.calls.guards import GuardRegistry, ToolGuards
 from dispatch.calls.local import LocalInstance, close_local
 from dispatch.calls.resolution import ResolvedTool, ToolResolver
 from dispatch.catalog.catalog import CatalogChanges
-from dispatch.catalog.sources import SourceStatus
+from dispatch.catalog.items import SourceStatus
 from dispatch.errors import DispatchError
 from dispatch.messaging.plain import Correlator
 from dispatch.messaging.request import Disposition, Tally

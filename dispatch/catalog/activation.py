@@ -29,9 +29,8 @@ from dispatch._internal import (
 )
 from dispatch.catalog.catalog import CatalogChanges
 from dispatch.catalog.descriptors import CatalogError
-from dispatch.catalog.items import Item
+from dispatch.catalog.items import Item, Source, SourceState
 from dispatch.catalog.merge import Merged, Merger
-from dispatch.catalog.sources import Source, SourceState
 from dispatch.documents import Problem
 
 # When a changed catalogue comes into force: changes are coalesced, and the number of activations is limited.
@@ -264,7 +263,7 @@ class SourceFollower:
         randomness: of the waits.
 
     Attributes:
-        state, since, problem: see :class:`~dispatch.catalog.sources.SourceStatus`.
+        state, since, problem: see :class:`~dispatch.catalog.items.SourceStatus`.
         is_connected: the source has what it needs of the dispatcher.
         error: of the last attempt; None: it succeeded.
         is_ready: set after the first attempt.

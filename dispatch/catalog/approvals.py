@@ -15,8 +15,8 @@ import msgspec
 from dispatch import documents
 from dispatch._internal import cancel_and_wait
 from dispatch.catalog.activation import Activator
+from dispatch.catalog.items import Source
 from dispatch.catalog.merge import Merger, on_change_of
-from dispatch.catalog.sources import Source
 
 Fingerprints = Mapping[str, frozenset[str]]
 """Approved fingerprints by ``tool/NAME`` and ``tool-service/ID``."""

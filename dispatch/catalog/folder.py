@@ -29,9 +29,8 @@ from dispatch._internal import (
 )
 from dispatch.catalog.catalog import Catalog, check_items
 from dispatch.catalog.descriptors import CatalogError, ItemError
-from dispatch.catalog.items import KINDS, Item, Unreadable, choose_key, require_kind
+from dispatch.catalog.items import KINDS, Item, OnChange, Unreadable, choose_key, require_kind
 from dispatch.catalog.loader import require_valid
-from dispatch.catalog.sources import OnChange
 from dispatch.documents import (
     PARSERS,
     DocumentError,

@@ -20,9 +20,8 @@ from dispatch._internal import check_instance, describe_type, excerpt, join_name
 from dispatch.catalog.catalog import Catalog, hash_definition, service_definition, tool_definition
 from dispatch.catalog.descriptors import CatalogError, ServiceDescriptor, ToolDescriptor
 from dispatch.catalog.folder import Folder, without_item
-from dispatch.catalog.items import KINDS, Item, ReadItem, Refused, Services
+from dispatch.catalog.items import KINDS, Item, OnChange, ReadItem, Refused, Services, Source, SourceGroup
 from dispatch.catalog.loader import Definitions, HeldDefinition, Reading, read_services, read_tools
-from dispatch.catalog.sources import OnChange, Source, SourceGroup
 from dispatch.catalog.versions import find_service_version
 from dispatch.documents import Problem
 from dispatch.policy import DEFAULT_POLICY, Policy

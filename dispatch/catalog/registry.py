@@ -27,8 +27,7 @@ from dispatch.catalog.activation import (
 from dispatch.catalog.approvals import Approvals, ApprovalWatcher, check_approvals
 from dispatch.catalog.catalog import Catalog, ListConditions
 from dispatch.catalog.descriptors import CatalogError, ToolDescriptor
-from dispatch.catalog.items import Item
-from dispatch.catalog.sources import Source, SourceGroup, SourceState, SourceStatus
+from dispatch.catalog.items import Item, Source, SourceGroup, SourceState, SourceStatus
 from dispatch.documents import Problem
 from dispatch.policy import Policy
 from dispatch.telemetry.observers import NULL_DISPATCHER, DispatcherObserver, HeldChange

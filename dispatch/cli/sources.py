@@ -15,8 +15,8 @@ from dispatch.announcements.messages import DEFAULT_TOPIC
 from dispatch.announcements.source import Announced
 from dispatch.catalog import Catalog, CatalogError, Folder, Item, Problem, check_items
 from dispatch.catalog.activation import describe_error
+from dispatch.catalog.items import Source
 from dispatch.catalog.merge import Merged, Merger
-from dispatch.catalog.sources import Source
 from dispatch.cli.base import CliError, Settings, colorize, is_servers_file, print_err, run_async
 from dispatch.errors import DispatchError
 from dispatch.messaging.wire import TopicError

@@ -22,8 +22,8 @@ from dispatch._internal import join_names
 from dispatch.catalog import Catalog, CatalogError, Problem, ServiceDescriptor, ToolDescriptor, UnknownToolError
 from dispatch.catalog.approvals import Approvals
 from dispatch.catalog.catalog import ListConditions, fingerprint, service_fingerprint
+from dispatch.catalog.items import SourceStatus
 from dispatch.catalog.merge import Merged
-from dispatch.catalog.sources import SourceStatus
 from dispatch.cli.base import (
     SOURCES,
     CliError,

@@ -20,8 +20,7 @@ from dispatch import __version__
 from dispatch._internal import excerpt, explain_keywords, yield_to_others
 from dispatch.calls.local import LocalCall, LocalInstance, LocalResult, RefusedCallError
 from dispatch.catalog.descriptors import CatalogError
-from dispatch.catalog.items import Item
-from dispatch.catalog.sources import OnChange, Source
+from dispatch.catalog.items import Item, OnChange, Source
 from dispatch.documents import DocumentError, Problem, load_document
 from dispatch.errors import ErrorType, RejectedError
 from dispatch.mcp.conversion import (

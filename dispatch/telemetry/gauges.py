@@ -17,7 +17,7 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from dispatch.catalog.sources import SourceStatus
+from dispatch.catalog.items import SourceStatus
 from dispatch.protocol import Session, SessionTable
 from dispatch.protocol.events import Failure
 from dispatch.protocol.session import SessionState, find_state

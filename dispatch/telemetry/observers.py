@@ -360,7 +360,7 @@ class DispatcherObserver:
 
         Args:
             source: its id.
-            old: the former state (:data:`dispatch.catalog.sources.SourceState`); empty: the source was added.
+            old: the former state (:data:`dispatch.catalog.items.SourceState`); empty: the source was added.
             new: the state; ``removed``: the source was removed, and its series with it.
             problem: why it is not ``ok``, in one line.
         """

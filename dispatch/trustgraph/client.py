@@ -34,7 +34,7 @@ from dispatch.calls.guards import ToolGuards, create_rate_limiter
 from dispatch.calls.local import LOCAL, FailedCallError, LocalCall, LocalInstance
 from dispatch.calls.resolution import ResolvedTool
 from dispatch.catalog import ServiceDescriptor
-from dispatch.catalog.sources import SourceStatus
+from dispatch.catalog.items import SourceStatus
 from dispatch.catalog.versions import Range
 from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, ToolError
 from dispatch.messaging.request import Request

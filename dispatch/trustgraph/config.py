@@ -20,8 +20,7 @@ from dispatch._internal import check_instance, excerpt, explain_keywords, join_n
 from dispatch.catalog.catalog import check_items
 from dispatch.catalog.descriptors import ARGUMENT_TYPES, OTHER_NAMES_OF_TYPES, CatalogError
 from dispatch.catalog.fields import ItemKey
-from dispatch.catalog.items import Item, choose_key, require_kind
-from dispatch.catalog.sources import Broker, BrokerSubscription, OnChange, OnMessage
+from dispatch.catalog.items import Broker, BrokerSubscription, Item, OnChange, OnMessage, choose_key, require_kind
 from dispatch.errors import TransportError
 from dispatch.messaging.plain import read_properties
 from dispatch.messaging.wire import SECRET_BYTES, ErrorInfo, Identity, Property, TopicName, hello_topic, reply_topic
@@ -761,7 +760,7 @@ def _order_by_precedence(found: _Items) -> _Items:
 
 
 class ConfigBroker:
-    """Implements :class:`dispatch.catalog.sources.Broker`. Topics are opened on first use.
+    """Implements :class:`dispatch.catalog.items.Broker`. Topics are opened on first use.
 
     Args:
         transport: a started connection.
@@ -782,17 +781,17 @@ class ConfigBroker:
 
     @property
     def is_connected(self) -> bool:
-        """See :attr:`dispatch.catalog.sources.Broker.is_connected`."""
+        """See :attr:`dispatch.catalog.items.Broker.is_connected`."""
         return self._transport.connected
 
     def was_disconnected_since(self, instant: float) -> bool:
-        """See :meth:`dispatch.catalog.sources.Broker.was_disconnected_since`."""
+        """See :meth:`dispatch.catalog.items.Broker.was_disconnected_since`."""
         return self._transport.was_disconnected_since(instant)
 
     async def request(
         self, topic: str, response_topic: str, payload: bytes, *, timeout: float, resend_after: float | None = None
     ) -> bytes:
-        """See :meth:`dispatch.catalog.sources.Broker.request`."""
+        """See :meth:`dispatch.catalog.items.Broker.request`."""
         async with asyncio.timeout(timeout):
             await self._subscribe_responses(response_topic)  # first: it must be open when the response arrives
             publisher = await self._open_publisher(topic)
@@ -801,7 +800,7 @@ class ConfigBroker:
     async def ask_instance(
         self, request_queue: str, response_queue: str, payload: bytes, *, timeout: float, resend_after: float
     ) -> bytes:
-        """See :meth:`dispatch.catalog.sources.Broker.ask_instance`."""
+        """See :meth:`dispatch.catalog.items.Broker.ask_instance`."""
         answers = TopicName.parse(response_queue)
         inbox = reply_topic(
             str(TopicName(False, answers.tenant, answers.namespace, answers.name)), f"{self._identity.key}-{self._name}"
@@ -817,7 +816,7 @@ class ConfigBroker:
                 await publisher.close()
 
     async def publish(self, topic: str, payload: bytes) -> None:
-        """See :meth:`dispatch.catalog.sources.Broker.publish`."""
+        """See :meth:`dispatch.catalog.items.Broker.publish`."""
         publisher = await self._open_publisher(topic)
         publisher.publish(payload, {}, flow=topic, on_failure=_ignore_failure)
 
@@ -875,7 +874,7 @@ class ConfigBroker:
             response.set_result(message.data())
 
     async def subscribe(self, topic: str, on_message: OnMessage, *, is_polled: bool = False) -> BrokerSubscription:
-        """See :meth:`dispatch.catalog.sources.Broker.subscribe`."""
+        """See :meth:`dispatch.catalog.items.Broker.subscribe`."""
         if self._is_closed:
             raise closed()
 

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from dispatch.catalog.descriptors import CatalogError
 from dispatch.catalog.fields import ItemKey
-from dispatch.catalog.items import Item
-from dispatch.catalog.sources import Source
+from dispatch.catalog.items import Item, Source
 from dispatch.catalog.versions import version_key
 from dispatch.errors import TransportError
 from dispatch.trustgraph.config import SERVICE, TOOL, ConfigServiceError, TrustGraphConfig

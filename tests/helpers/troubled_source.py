@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from dispatch.catalog.items import Item
-from dispatch.catalog.sources import OnChange
+from dispatch.catalog.items import Item, OnChange
 
 SERVICE = {
     "id": "desk",

@@ -42,8 +42,8 @@ from dispatch.catalog.catalog import (
     fingerprint,
     service_fingerprint,
 )
+from dispatch.catalog.items import OnChange
 from dispatch.catalog.merge import Merger
-from dispatch.catalog.sources import OnChange
 from tests.helpers.catalog_items import (
     JOKE_SERVICE,
     TELL_JOKE,

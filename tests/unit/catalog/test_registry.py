@@ -36,9 +36,8 @@ from dispatch.catalog.activation import (
 )
 from dispatch.catalog.approvals import Approvals, ApprovalsError
 from dispatch.catalog.catalog import compare
-from dispatch.catalog.items import Item
+from dispatch.catalog.items import Item, OnChange, SourceState
 from dispatch.catalog.merge import Merged, Merger
-from dispatch.catalog.sources import OnChange, SourceState
 from dispatch.documents import Problem
 from dispatch.telemetry.events import CatalogChanged, Event, ItemShadowed, SourceChanged
 from dispatch.testing.clock import advance, idle, virtual_time

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.catalog.sources import Source
+from dispatch.catalog.items import Source
 from dispatch.cli.base import Settings
 from dispatch.transports.memory import MemoryTransport
 from dispatch.trustgraph.config import ConfigBroker

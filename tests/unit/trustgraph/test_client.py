@@ -35,7 +35,7 @@ from dispatch import (
     ThrottledError,
     ToolServiceClient,
 )
-from dispatch.catalog.sources import SourceStatus
+from dispatch.catalog.items import SourceStatus
 from dispatch.errors import CallTimeoutError, InvalidArgumentsError, ToolError, TransportError
 from dispatch.messaging.wire import MAX_MESSAGE_BYTES
 from dispatch.policy import Retry
