@@ -32,7 +32,8 @@ _NAMES = {
         *("CallTimeoutError", "DispatchError", "InvalidArgumentsError", "Origin", "Outcome"),
         *("RejectedError", "ThrottledError", "ToolError", "TransportError"),
     ),
-    "functions": ("Functions", "ToolPackage", "provide", "tool"),
+    "functions": ("Functions", "ToolPackage", "provide"),
+    "functions.schema": ("tool",),
     "mcp.sources": ("McpServers", "TrustGraphMcpTools"),
     "permissions": ("Grants", "GrantsError"),
     "policy": (

@@ -32,7 +32,7 @@ from dispatch.errors import TransportError as TransportError
 from dispatch.functions import Functions as Functions
 from dispatch.functions import ToolPackage as ToolPackage
 from dispatch.functions import provide as provide
-from dispatch.functions import tool as tool
+from dispatch.functions.schema import tool as tool
 from dispatch.mcp.sources import McpServers as McpServers
 from dispatch.mcp.sources import TrustGraphMcpTools as TrustGraphMcpTools
 from dispatch.permissions import Grants as Grants

@@ -48,7 +48,7 @@ from dispatch.catalog.merge import CatalogLike
 from dispatch.catalog.registry import Registry
 from dispatch.documents import thaw
 from dispatch.errors import DispatchError, ErrorType, RejectedError
-from dispatch.functions.sources import MODULE_PROVIDERS, Providers
+from dispatch.functions import MODULE_PROVIDERS, Providers
 from dispatch.permissions import Authorizer, Grants, GrantsFunction
 from dispatch.policy import DEFAULT_POLICY, PolicyLike
 from dispatch.resilience.breaker import CircuitBreaker
@@ -56,7 +56,7 @@ from dispatch.resilience.instances import InstanceView
 from dispatch.result import CallResult
 from dispatch.results import ReadResultTool, ResultFormatter, ResultStore, ToolAnswer
 from dispatch.routing.instance import Instances
-from dispatch.search.search import DEFAULT_LIMIT, ToolSearch
+from dispatch.search import DEFAULT_LIMIT, ToolSearch
 from dispatch.telemetry.events import CatalogChanged, Event, Events, EventStream, Listeners
 from dispatch.telemetry.observers import DEFAULT_TELEMETRY, EXPECTED_TELEMETRY, Telemetry
 from dispatch.transports import BROKER_VARIABLE, PUBLISH_WINDOW, Security, Transport, open_transport

@@ -24,8 +24,8 @@ from dispatch.catalog.catalog import load_items
 from dispatch.catalog.items import Item
 from dispatch.documents import MAX_NAME_CHARS
 from dispatch.errors import TransportError
+from dispatch.functions import ToolPackage
 from dispatch.functions.served import Descriptors, ServedFunctions
-from dispatch.functions.sources import ToolPackage
 from dispatch.messaging.endpoint import ReplyPermission
 from dispatch.messaging.wire import (
     MAX_PAYLOAD_BYTES,

@@ -18,8 +18,8 @@ from benchmarks.search.distractors import make_distractors
 from benchmarks.search.recall import BM25, DISPATCH, WORDLLAMA, Array, Evaluation, Recall
 from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor
 from dispatch.dispatcher import Dispatcher
+from dispatch.search import ToolSearch
 from dispatch.search.index import describe_tool
-from dispatch.search.search import ToolSearch
 from dispatch.search.wordllama_embedder import WordLlamaEmbedder
 from dispatch.transports.memory import MemoryTransport
 

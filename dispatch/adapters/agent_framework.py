@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dispatch.adapters.models import list_model_tools, missing_extra
-from dispatch.calling.calls import ModelTool
+from dispatch.adapters import list_model_tools, missing_extra
+from dispatch.calling import ModelTool
 from dispatch.dispatcher import Dispatcher
 
 try:

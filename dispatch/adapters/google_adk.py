@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from dispatch.adapters import answer_call, list_model_tools, missing_extra
 from dispatch.adapters.dialects import Style, fit_schema
-from dispatch.adapters.models import answer_call, list_model_tools, missing_extra
-from dispatch.calling.calls import ModelTool
+from dispatch.calling import ModelTool
 from dispatch.dispatcher import Dispatcher
 from dispatch.results import ToolAnswer
 

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dispatch.adapters.models import list_model_tools, missing_extra, wait_for_answer
-from dispatch.calling.calls import ModelTool
+from dispatch.adapters import list_model_tools, missing_extra, wait_for_answer
+from dispatch.calling import ModelTool
 from dispatch.dispatcher import Dispatcher
 from dispatch.results import ToolAnswer
 

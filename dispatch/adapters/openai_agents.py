@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dispatch.adapters import list_model_tools, missing_extra
 from dispatch.adapters.dialects import Style, fit_schema
-from dispatch.adapters.models import list_model_tools, missing_extra
-from dispatch.calling import CallForm
-from dispatch.calling.calls import ModelTool, find_refusal
+from dispatch.calling import CallForm, ModelTool, find_refusal
 from dispatch.calling.native import read_native_call
 from dispatch.dispatcher import Dispatcher
 from dispatch.results import ToolAnswer

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dispatch.adapters.models import list_model_tools, missing_extra
-from dispatch.calling.calls import ModelTool
+from dispatch.adapters import list_model_tools, missing_extra
+from dispatch.calling import ModelTool
 from dispatch.dispatcher import Dispatcher
 from dispatch.errors import ErrorType, InvalidArgumentsError
 from dispatch.results import READ_RESULT

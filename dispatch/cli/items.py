@@ -41,7 +41,7 @@ from dispatch.cli.base import (
 from dispatch.cli.sources import connect_sources, load_catalog, make_trustgraph_config, run_with_progress
 from dispatch.cli.targets import load_target, name_target
 from dispatch.documents import PARSERS, DocumentError, check_size, decode_text, find_write_fix, read_regular_file
-from dispatch.functions.sources import CONFIG_PARAM
+from dispatch.functions import CONFIG_PARAM
 from dispatch.relay import describe_mcp_tool
 from dispatch.server import ToolServer
 from dispatch.trustgraph.config import ALL_WORKSPACES, TrustGraphConfig

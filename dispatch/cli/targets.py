@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 
 from dispatch._internal import find_near_names, read_text
 from dispatch.cli.base import CliError, suggest
+from dispatch.functions import MODULE_PROVIDERS, FunctionSource, list_functions
 from dispatch.functions.schema import is_declared
-from dispatch.functions.sources import MODULE_PROVIDERS, FunctionSource, list_functions
 from dispatch.serving.tool_service import ToolService, read_invoke
 
 

@@ -47,8 +47,7 @@ from dispatch.cli.base import (
 )
 from dispatch.cli.sources import ServerFailedError, Snapshot, list_sources, read_given_sources, run_with_progress
 from dispatch.dispatcher import Dispatcher, connect
-from dispatch.search import ToolSearch
-from dispatch.search.search import DEFAULT_LIMIT, RankedTool
+from dispatch.search import DEFAULT_LIMIT, RankedTool, ToolSearch
 from dispatch.telemetry.events import (
     CatalogChanged,
     ChangeHeld,

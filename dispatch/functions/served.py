@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,8 +16,7 @@ from dispatch.catalog.catalog import check_items
 from dispatch.catalog.descriptors import ARGUMENT_TYPES, CatalogError, list_types
 from dispatch.catalog.items import Item
 from dispatch.documents import Problem
-from dispatch.functions.schema import is_declared
-from dispatch.functions.sources import (
+from dispatch.functions import (
     CONFIG_PARAM,
     MODULE_PROVIDERS,
     FunctionExecutor,
@@ -26,26 +25,10 @@ from dispatch.functions.sources import (
     check_names,
     list_functions,
 )
+from dispatch.functions.schema import is_declared
 from dispatch.messaging.wire import Property, Refusal, Request, whole_number
 from dispatch.serving.replies import InboundRequest
 from dispatch.serving.tool_service import RefusedRequestError, ToolExecutor
-
-T = TypeVar("T")
-
-
-def provide(type: type[T], provider: T | Callable[[], T]) -> None:
-    """Provide parameters with the annotation ``type`` to the functions that this process serves, and to those of its
-    dispatchers that have no provider of their own (:meth:`dispatch.Dispatcher.provide`). Call it in the module of the
-    functions; a second provider of a type replaces the first.
-
-    Args:
-        type: the annotation, also within ``X | None`` and ``Annotated``.
-        provider: an instance; or a function without parameters that returns one, called for each call of a tool.
-
-    Raises:
-        TypeError: ``type`` is no class, or ``provider`` neither its instance nor a function.
-    """
-    MODULE_PROVIDERS.add(type, provider)
 
 
 class Descriptors(NamedTuple):
@@ -61,7 +44,7 @@ class Descriptors(NamedTuple):
 
 
 class ServedCall(msgspec.Struct, eq=False):
-    """One request for a function (:class:`~dispatch.functions.sources.FunctionCall`)."""
+    """One request for a function (:class:`~dispatch.functions.FunctionCall`)."""
 
     arguments: dict[str, Any]
     config: dict[str, Any]

@@ -29,7 +29,7 @@ from dispatch.catalog import Catalog, load_directory
 from dispatch.catalog.merge import CatalogLike
 from dispatch.dispatcher import Dispatcher
 from dispatch.errors import ErrorType, TransportError
-from dispatch.functions.sources import FunctionSource
+from dispatch.functions import FunctionSource
 from dispatch.messaging.wire import (
     MAX_PROPERTY_BYTES,
     ErrorInfo,

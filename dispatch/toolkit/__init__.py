@@ -8,7 +8,7 @@ try:
 except ImportError:
     raise missing_library("dispatch.toolkit", "networkx", "toolkit") from None
 
-from dispatch.calling.calls import FunctionCallResult, FunctionCallStatus
+from dispatch.calling import FunctionCallResult, FunctionCallStatus
 from dispatch.toolkit.drawing import render_graphml, render_mermaid
 from dispatch.toolkit.evidence import Evidence, Observation
 from dispatch.toolkit.files import Operator

@@ -19,7 +19,7 @@ import networkx as nx
 
 from dispatch._internal import describe_type, read_text, type_name, yield_to_others
 from dispatch.calling import CallableTool
-from dispatch.functions.sources import PackagedFunction, find_functions
+from dispatch.functions import PackagedFunction, find_functions
 
 DEFAULT_SCORE: Final = 1.0
 """Score of an edge without a written one."""

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import dispatch
 from dispatch.calls.attempt import OCCUPIED_AFTER_S
-from dispatch.functions.sources import MAX_THREADS
+from dispatch.functions import MAX_THREADS
 from tests.helpers.run_profile import by_profile
 
 CALLS = by_profile(short=1_000, long=10_000)

@@ -34,7 +34,7 @@ from benchmarks.harness.broker import Endpoint
 from dispatch import adapters
 from dispatch.calling import call_function
 from dispatch.errors import TransportError
-from dispatch.search.search import EMBEDDING_TURN_S
+from dispatch.search import EMBEDDING_TURN_S
 from dispatch.telemetry.exposition import HISTOGRAMS, VALUES, TextFamily, render_metrics
 from dispatch.telemetry.observers import DURATION_BUCKETS
 from dispatch.toolkit import ToolPackage

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from dispatch import Dispatcher, Found, Grants, RejectedError
-from dispatch.search import search
+from dispatch import Dispatcher, Found, Grants, RejectedError, search
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.dispatcher_and_service import BROKER, catalog, serving
 from tests.unit.search.embedders import WordEmbedder

@@ -24,9 +24,9 @@ from dispatch.calling import (
     current_context,
     format_answers,
     function_calling_prompt,
+    list_tools,
     parse,
 )
-from dispatch.calling.calls import list_tools
 from dispatch.errors import ThrottledError
 from dispatch.toolkit import Action, Tool, Toolkit, ToolkitService
 from tests.helpers.clock import cancel_task

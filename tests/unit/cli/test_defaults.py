@@ -18,7 +18,7 @@ from dispatch.devtools.lossprobe import DEFAULT_IN_FLIGHT, DEFAULT_SIZES
 from dispatch.mcp.server import MAX_LISTED, McpServer
 from dispatch.messaging.wire import REQUEST_NAMESPACE, RESPONSE_NAMESPACE, service_queues
 from dispatch.policy import DEFAULT_POLICY
-from dispatch.search.search import ToolSearch
+from dispatch.search import ToolSearch
 from dispatch.server import ToolServer
 from dispatch.toolkit import ToolkitService
 from dispatch.transports import DEFAULT_BROKER

@@ -17,7 +17,7 @@ import pytest
 import dispatch
 from dispatch.cli import serve
 from dispatch.cli.targets import Reloader, load_target
-from dispatch.functions.sources import MODULE_PROVIDERS
+from dispatch.functions import MODULE_PROVIDERS
 from tests.unit.cli.conftest import Run
 
 SHOP = """

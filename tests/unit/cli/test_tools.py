@@ -17,11 +17,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import dispatch
+from dispatch import search
 from dispatch.catalog import Item
 from dispatch.catalog.catalog import ListConditions
 from dispatch.cli.base import CliError
 from dispatch.cli.tools import ToolWatch, WatchedState
-from dispatch.search import search
 from dispatch.telemetry.events import CircuitChanged, Event, ItemRefused
 from tests.helpers.cli_processes import REPO, Program, ended, environment, started
 from tests.helpers.followed_config import SERVICE, TOOL

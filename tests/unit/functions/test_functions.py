@@ -43,6 +43,7 @@ from dispatch.calls.local import CallContext, LocalCall, RefusedCallError
 from dispatch.catalog import CatalogError
 from dispatch.documents import Report
 from dispatch.errors import InvalidArgumentsError, ThrottledError
+from dispatch.functions import FunctionExecutor, FunctionTool, Providers
 from dispatch.functions.schema import (
     NO_DECLARATION,
     REQUIRED,
@@ -60,7 +61,6 @@ from dispatch.functions.schema import (
     tool,
     unwrap,
 )
-from dispatch.functions.sources import FunctionExecutor, FunctionTool, Providers
 from dispatch.messaging.wire import encode_custom
 
 

@@ -23,8 +23,8 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
 import dispatch
+from dispatch.functions import MODULE_PROVIDERS
 from dispatch.functions.served import Descriptors
-from dispatch.functions.sources import MODULE_PROVIDERS
 from tests.helpers.clock import idle
 
 

@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 
 from dispatch.catalog import ToolDescriptor
 from dispatch.catalog.descriptors import Argument
+from dispatch.search import MAX_TOOLS, Embedder, EmbedderThread, QueryEmbedder, UseCounter
 from dispatch.search.index import (
     ARGUMENT_WEIGHT,
     CONTEXT_WEIGHT,
@@ -46,7 +47,6 @@ from dispatch.search.index import (
     weigh_query,
     weigh_terms,
 )
-from dispatch.search.search import MAX_TOOLS, Embedder, EmbedderThread, QueryEmbedder, UseCounter
 from dispatch.search.vector_index import VectorIndex, to_unit_rows
 from dispatch.search.wordllama_embedder import WordLlamaEmbedder
 from tests.unit.search.embedders import FailingEmbedder, HangingEmbedder, WordEmbedder, fail_to_import, load
