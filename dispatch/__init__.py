@@ -22,7 +22,7 @@ __version__ = "0.1.0"
 _PACKAGES = ("adapters", "calling", "mcp", "results", "schemas", "search", "testing", "toolkit")
 _NAMES = {
     "admin": ("Admin",),
-    "announcements.messages": ("Announce",),
+    "announcements": ("Announce",),
     "announcements.source": ("Announced",),
     "announcements.trust": ("Trust",),
     "calls.local": ("CallContext",),

@@ -9,7 +9,7 @@ from dispatch import search as search
 from dispatch import testing as testing
 from dispatch import toolkit as toolkit
 from dispatch.admin import Admin as Admin
-from dispatch.announcements.messages import Announce as Announce
+from dispatch.announcements import Announce as Announce
 from dispatch.announcements.source import Announced as Announced
 from dispatch.announcements.trust import Trust as Trust
 from dispatch.calls.local import CallContext as CallContext

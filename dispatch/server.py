@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dispatch._internal import AsyncContext, check_instance, excerpt, explain_keywords, loop_clock, yield_to_others
 from dispatch.admin import Admin, read_admin
-from dispatch.announcements.messages import Announce, DescriptorParts
+from dispatch.announcements import Announce, DescriptorParts
 from dispatch.catalog.catalog import load_items
 from dispatch.catalog.items import Item
 from dispatch.documents import MAX_NAME_CHARS

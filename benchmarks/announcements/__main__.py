@@ -26,7 +26,7 @@ from benchmarks.harness.processes import READY_S, Child, say
 from benchmarks.harness.programs import Programme, write_figures
 from benchmarks.harness.report import aligned
 from benchmarks.workers.proc import read_memory
-from dispatch.announcements.messages import HERE, AnnouncementWriter, DescriptorParts, InstanceInfo
+from dispatch.announcements import HERE, AnnouncementWriter, DescriptorParts, InstanceInfo
 from dispatch.announcements.table import AnnouncementTable
 from dispatch.serving.announcer import HEARTBEAT_S
 from dispatch.transports import open_transport

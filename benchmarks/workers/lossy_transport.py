@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.workers.channel import Spec
-from dispatch.testing.faults import Faults, FaultyTransport
+from dispatch.testing import Faults, FaultyTransport
 from dispatch.transports import Security, Transport, open_transport
 
 

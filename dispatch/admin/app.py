@@ -46,7 +46,7 @@ from dispatch.admin.views import (
     describe_call,
     describe_process,
 )
-from dispatch.announcements.messages import read_topic
+from dispatch.announcements import read_topic
 from dispatch.announcements.source import Announced
 from dispatch.announcements.trust import Trust
 from dispatch.calls.resolution import LiveCatalog

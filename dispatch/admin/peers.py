@@ -13,7 +13,7 @@ import msgspec
 
 from dispatch._internal import cancel_and_wait, loop_clock
 from dispatch.admin import ADMIN_LABEL, is_endpoint
-from dispatch.announcements.messages import (
+from dispatch.announcements import (
     BYE,
     MAX_SIGNATURES,
     MAX_TEXT,

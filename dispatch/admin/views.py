@@ -15,7 +15,7 @@ from dispatch import __version__
 from dispatch._internal import loop_clock
 from dispatch.admin.api import Instance, Tool, ToolDetails
 from dispatch.admin.recent import ANSWERED, RATE_SLOTS, SLOT_S, RecentCalls, RecordedCall, ToolCalls
-from dispatch.announcements.messages import Announce
+from dispatch.announcements import Announce
 from dispatch.calls.resolution import LiveCatalog, ResolvedTool, meter_label
 from dispatch.calls.runtime import Runtime
 from dispatch.policy import Policy, explain_policy

@@ -10,7 +10,7 @@ from types import NoneType
 from typing import Any, Final
 
 from dispatch._internal import cancel_and_wait, check_instance, explain_keywords, wait_set
-from dispatch.announcements.messages import DEFAULT_TOPIC, Question, question_topic
+from dispatch.announcements import DEFAULT_TOPIC, Question, question_topic
 from dispatch.announcements.table import AnnouncementTable, Inquiry
 from dispatch.announcements.trust import Trust
 from dispatch.catalog.items import Broker, BrokerSubscription, Item, OnChange

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from dispatch._internal import excerpt, remember
-from dispatch.announcements.messages import (
+from dispatch.announcements import (
     BYE,
     MAX_PARTS,
     MAX_TTL_S,

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from dispatch._internal import NamedFields, check_instance, excerpt, explain_keywords
-from dispatch.announcements.messages import ServiceRef, check_keys
+from dispatch.announcements import ServiceRef, check_keys
 from dispatch.catalog.items import Item
 from dispatch.documents import parse_typed, read_regular_file
 from dispatch.messaging.wire import TopicError, TopicName

@@ -22,7 +22,7 @@ import typer
 from dispatch._internal import DaemonThreads, excerpt, is_deeper
 from dispatch.admin import ADMIN_LABEL, is_endpoint
 from dispatch.admin.api import Call, Circuit, Event, Instance, Peer, Process, Session, Tool, User
-from dispatch.announcements.messages import Question, admin_topic
+from dispatch.announcements import Question, admin_topic
 from dispatch.cli.base import CliError, Settings
 from dispatch.cli.screen import Row, merge
 from dispatch.cli.sources import connect_broker

@@ -29,7 +29,7 @@ from typer.models import OptionInfo
 
 from dispatch._internal import cancel_and_wait, join_alternatives
 from dispatch.admin import Admin, check_admin
-from dispatch.announcements.messages import DEFAULT_TOPIC
+from dispatch.announcements import DEFAULT_TOPIC
 from dispatch.announcements.trust import Trust, TrustFileError
 from dispatch.catalog import CatalogError, Problem, UnknownToolError, VersionMismatchError
 from dispatch.catalog.approvals import ApprovalsError

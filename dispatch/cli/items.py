@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 import typer
 
 from dispatch._internal import excerpt, find_near_names
-from dispatch.announcements.messages import DEFAULT_TOPIC
+from dispatch.announcements import DEFAULT_TOPIC
 from dispatch.announcements.source import Announced
 from dispatch.catalog import CatalogError, Folder, Problem
 from dispatch.catalog.descriptors import ItemError

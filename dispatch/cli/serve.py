@@ -27,7 +27,7 @@ import typer
 
 from dispatch._internal import cancel_and_wait, join_names, read_text
 from dispatch.admin import Admin, is_loopback, parse_host_port
-from dispatch.announcements.messages import DEFAULT_TOPIC, Announce
+from dispatch.announcements import DEFAULT_TOPIC, Announce
 from dispatch.catalog import Folder, TopicError, TopicName
 from dispatch.cli.base import (
     ADMIN,

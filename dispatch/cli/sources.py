@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
-from dispatch.announcements.messages import DEFAULT_TOPIC
+from dispatch.announcements import DEFAULT_TOPIC
 from dispatch.announcements.source import Announced
 from dispatch.catalog import Catalog, CatalogError, Folder, Item, Problem, check_items
 from dispatch.catalog.activation import describe_error

@@ -13,7 +13,7 @@ import typer
 
 from dispatch._internal import excerpt, is_deeper
 from dispatch.admin import ADMIN_LABEL
-from dispatch.announcements.messages import (
+from dispatch.announcements import (
     DEFAULT_TOPIC,
     HERE,
     Announcement,

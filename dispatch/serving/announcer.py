@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from dispatch._internal import cancel_and_wait
-from dispatch.announcements.messages import (
+from dispatch.announcements import (
     BYE,
     HERE,
     Announce,

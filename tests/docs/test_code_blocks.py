@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from dispatch import Catalog, Grants
-from dispatch.announcements.messages import Question, decode_announcement, decode_question
+from dispatch.announcements import Question, decode_announcement, decode_question
 from dispatch.cli import main
 from dispatch.mcp.conversion import Configuration, read_configuration
 from dispatch.policy import parse_policy

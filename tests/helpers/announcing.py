@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dispatch.announcements.messages import (
+from dispatch.announcements import (
     BYE,
     HERE,
     AnnouncementWriter,

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from dispatch.testing.faults import MALFORMED_PAYLOADS, AlteredMessage, malformed_payload, replace_id
+from dispatch.testing import MALFORMED_PAYLOADS, AlteredMessage, malformed_payload, replace_id
 
 __all__ = ["MALFORMED_PAYLOADS", "AlteredMessage", "malformed_payload", "replace_id"]

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dispatch.announcements.messages import MAX_TTL_S
+from dispatch.announcements import MAX_TTL_S
 from dispatch.announcements.table import GONE_S, AnnouncementTable
 from dispatch.announcements.trust import Trust
 from dispatch.catalog.items import Refused

@@ -27,7 +27,7 @@ from dispatch.errors import CallTimeoutError, RejectedError, ThrottledError, Too
 from dispatch.messaging.wire import Refusal, Request, decode_reply
 from dispatch.server import FLUSH_S, LINGER_S
 from dispatch.serving.tool_service import ToolExecutor, read_invoke
-from dispatch.testing.faults import EmbeddedBroker
+from dispatch.testing import EmbeddedBroker
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import START, advance, cancel_task, idle, run, start_task
 from tests.helpers.dispatcher_and_service import (

@@ -16,7 +16,7 @@ import pytest
 import dispatch
 from benchmarks.harness.broker import Endpoint
 from dispatch.admin import Admin
-from dispatch.announcements.messages import admin_topic, question_topic
+from dispatch.announcements import admin_topic, question_topic
 from dispatch.messaging.wire import TopicName
 from dispatch.transports import Security
 from tests.helpers.admin_endpoint import eventually

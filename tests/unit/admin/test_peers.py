@@ -17,7 +17,7 @@ import dispatch
 from dispatch import Admin, ToolServer
 from dispatch.admin import ADMIN_LABEL, is_endpoint
 from dispatch.admin.peers import MAX_ANNOUNCED, SILENT_S, PeerTable
-from dispatch.announcements.messages import (
+from dispatch.announcements import (
     BYE,
     DEFAULT_TOPIC,
     HERE,

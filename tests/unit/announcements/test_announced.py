@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dispatch
-from dispatch.announcements.messages import (
+from dispatch.announcements import (
     DEFAULT_TOPIC,
     HERE,
     MAX_BYTES,

@@ -10,7 +10,7 @@ import click
 import pytest
 import typer
 
-from dispatch.announcements.messages import DEFAULT_TOPIC
+from dispatch.announcements import DEFAULT_TOPIC
 from dispatch.cli.app import app
 from dispatch.devtools.demo import DEFAULT_SECONDS
 from dispatch.devtools.localbroker import DEFAULT_NAMESPACES, DEFAULT_PORT, DEFAULT_WEB_PORT

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dispatch
-from dispatch.announcements.messages import DEFAULT_TOPIC, Question
+from dispatch.announcements import DEFAULT_TOPIC, Question
 from dispatch.calls.fleet import fleet_topic
 from dispatch.cli.base import CliError
 from dispatch.cli.serve import read_announce, read_descriptors

@@ -28,14 +28,18 @@ from hypothesis import strategies as st
 from dispatch.errors import TransportError
 from dispatch.messaging import wire
 from dispatch.protocol.frames import PING, REPLY, REQUEST, VERSION, MalformedPacketError, decode_packet, encode_packet
-from dispatch.testing import FaultInjector, Faults, FaultyTransport, advance, idle
-from dispatch.testing.faults import (
+from dispatch.testing import (
     FAULT_KINDS,
     INJECTED_ERROR,
     MALFORMED_PAYLOADS,
     NOT_OF_PACKETS,
     SINGLE_DIRECTION,
+    FaultInjector,
+    Faults,
     FaultSampler,
+    FaultyTransport,
+    advance,
+    idle,
     malformed_payload,
 )
 from dispatch.transports import DurableMessage, Message, Mode, Publisher, Transport, open_transport
@@ -600,7 +604,7 @@ async def test_flush_waits_for_delayed_messages() -> None:
 
 
 async def test_the_number_of_delayed_messages_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch.testing.faults.MAX_DELAYED", 10)
+    monkeypatch.setattr("dispatch.testing.MAX_DELAYED", 10)
     async with ends(Faults(latency=2)) as (faulty, publish, seen):
         for number in range(15):
             publish(number)

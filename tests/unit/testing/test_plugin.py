@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatch.testing.faults import FAULT_KINDS
+from dispatch.testing import FAULT_KINDS
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"
