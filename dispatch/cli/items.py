@@ -44,8 +44,7 @@ from dispatch.documents import PARSERS, DocumentError, check_size, decode_text, 
 from dispatch.functions import CONFIG_PARAM
 from dispatch.relay import describe_mcp_tool
 from dispatch.server import ToolServer
-from dispatch.trustgraph.config import ALL_WORKSPACES, TrustGraphConfig
-from dispatch.trustgraph.mirror import Mirror, Place
+from dispatch.trustgraph.config import ALL_WORKSPACES, Mirror, Place, TrustGraphConfig
 
 # The text of an item that is put: read from a file or from stdin, and parsed.
 

@@ -22,8 +22,7 @@ from dispatch._internal import excerpt, explain_keywords, find_near_names, read_
 from dispatch.calls.local import CallContext, LocalInstance, RefusedCallError
 from dispatch.catalog.catalog import check_items
 from dispatch.catalog.descriptors import CatalogError
-from dispatch.catalog.fields import MAX_MODEL_NAME_CHARS, MODEL_NAME
-from dispatch.catalog.items import Item, OnChange, Refused
+from dispatch.catalog.items import MAX_MODEL_NAME_CHARS, MODEL_NAME, Item, OnChange, Refused
 from dispatch.documents import Problem, Report
 from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, RejectedError, ThrottledError
 from dispatch.functions.schema import (

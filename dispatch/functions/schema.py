@@ -21,7 +21,7 @@ import msgspec
 
 from dispatch._internal import NamedFields, check_instance, excerpt, read_text, type_name
 from dispatch.calls.error_messages import error_from_argument_mistakes
-from dispatch.catalog.fields import MODEL_NAME
+from dispatch.catalog.items import MODEL_NAME
 from dispatch.documents import Report, is_finite
 from dispatch.errors import ErrorType, InvalidArgumentsError
 from dispatch.messaging.wire import as_builtins, is_pydantic, pydantic_adapter

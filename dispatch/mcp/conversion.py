@@ -20,8 +20,7 @@ from dispatch._internal import ErrorBoundary, Rejection, excerpt, first_sentence
 from dispatch.calls.error_messages import error_from_rejection
 from dispatch.calls.local import FailedCallError, LocalResult, RefusedCallError
 from dispatch.catalog.descriptors import PERMISSIONS_KEY, POLICY_KEY
-from dispatch.catalog.fields import MAX_MODEL_NAME_CHARS, check_policy, read_schema
-from dispatch.catalog.items import Item, OnChange, Refused
+from dispatch.catalog.items import MAX_MODEL_NAME_CHARS, Item, OnChange, Refused, check_policy, read_schema
 from dispatch.documents import (
     EMPTY,
     FLAG_KEY,

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from dispatch.catalog import ARGUMENT_TYPES, Argument, Catalog, ConfigParam, Instance, ServiceDescriptor, ToolDescriptor
-from dispatch.catalog.fields import ItemKey
-from dispatch.catalog.items import Item, read_service_item, read_tool_item
+from dispatch.catalog.items import Item, ItemKey, read_service_item, read_tool_item
 from dispatch.documents import FrozenDict, Problem, thaw
 from dispatch.policy import PolicyError
 from dispatch.schemas import SchemaValidator
@@ -909,7 +908,7 @@ def test_a_policy_mistake_at_no_key_of_the_descriptor_is_reported_once(monkeypat
     def refuse(raw: object, base: object, *_: object) -> None:
         raise PolicyError("together", "these do not go together", "change one")
 
-    monkeypatch.setattr("dispatch.catalog.fields.parse_policy", refuse)
+    monkeypatch.setattr("dispatch.catalog.items.parse_policy", refuse)
     problem = service_problem(policy={"timeout": 1})
     assert (problem.key, problem.fix) == ("policy.together", "change one")
 

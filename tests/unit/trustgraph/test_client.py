@@ -45,8 +45,7 @@ from dispatch.server import ToolServer
 from dispatch.transports import Message, Mode
 from dispatch.transports.memory import MemoryTransport
 from dispatch.trustgraph.client import CLEANUP_S, DEFAULT_TIMEOUT_S
-from dispatch.trustgraph.config import ConfigBroker
-from dispatch.trustgraph.mirror import Mirror
+from dispatch.trustgraph.config import ConfigBroker, Mirror
 from tests.helpers.announcing import service, tool
 from tests.helpers.clock import START, advance, cancel_task, idle, now, run, start_task
 from tests.helpers.config_service import ConfigService, ConfigStore, config_service
