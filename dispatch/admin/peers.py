@@ -11,20 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatch import announcements
 from dispatch._internal import cancel_and_wait, loop_clock
 from dispatch.admin import ADMIN_LABEL, is_endpoint
-from dispatch.announcements import (
-    BYE,
-    MAX_SIGNATURES,
-    MAX_TEXT,
-    Announce,
-    MalformedAnnouncementError,
-    admin_topic,
-    decode_announcement,
-    hash_secret,
-    is_signed,
-    question_topic,
-)
 from dispatch.announcements.trust import Trust
 from dispatch.serving.announcer import DescriptorAnnouncer
 from dispatch.transports import Message, Transport
@@ -71,15 +60,15 @@ class PeerTable:
         """Process a message of the topic. Never raises."""
         payload = source.data()
         try:
-            message = decode_announcement(payload)
-        except MalformedAnnouncementError:
+            message = announcements.decode_announcement(payload)
+        except announcements.MalformedAnnouncementError:
             return
-        if self._trust.signed_only and not is_signed(payload, self._trust.keys):
+        if self._trust.signed_only and not announcements.is_signed(payload, self._trust.keys):
             return
         url, incarnation = message.instance.labels.get(ADMIN_LABEL, ""), message.instance.incarnation
         known = self._peers.get((url, incarnation))
-        if message.announce == BYE:
-            if known is not None and incarnation.endswith(hash_secret(message.secret)):
+        if message.announce == announcements.BYE:
+            if known is not None and incarnation.endswith(announcements.hash_secret(message.secret)):
                 del self._peers[url, incarnation]
         elif known is not None:
             known.heard_at = self._now()
@@ -130,15 +119,21 @@ class EndpointAnnouncer:
         self._table = table
         self.settings = topic, keys, trust
         self._url = url
-        topic, name, secret = admin_topic(topic), name[:MAX_TEXT], os.urandom(16).hex()
+        topic, name, secret = announcements.admin_topic(topic), name[: announcements.MAX_TEXT], os.urandom(16).hex()
         # Where it is asked, and where it answers.
-        descriptor: dict[str, Any] = {"id": name, "request-queue": question_topic(topic), "response-queue": topic}
+        descriptor: dict[str, Any] = {
+            "id": name,
+            "request-queue": announcements.question_topic(topic),
+            "response-queue": topic,
+        }
         self._announcer = DescriptorAnnouncer(
             transport,
-            Announce(topic=topic, keys=dict(islice(keys.items(), MAX_SIGNATURES)), labels={ADMIN_LABEL: url}),
+            announcements.Announce(
+                topic=topic, keys=dict(islice(keys.items(), announcements.MAX_SIGNATURES)), labels={ADMIN_LABEL: url}
+            ),
             lambda: (descriptor, ()),
             instance=name,
-            incarnation=hash_secret(secret),
+            incarnation=announcements.hash_secret(secret),
             stats=dict,
             secret=secret,
             receive=None if table is None else table.receive,

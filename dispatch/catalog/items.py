@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
+from dispatch import schemas
 from dispatch._internal import excerpt, find_near_names, join_names, write_json
 from dispatch.catalog.descriptors import (
     ANY_STATE,
@@ -40,21 +41,6 @@ from dispatch.documents import (
     warn_of_unknown_keys,
 )
 from dispatch.policy import DEFAULT_POLICY, Policy, PolicyError, check_repeats, parse_policy
-from dispatch.schemas import (
-    DIALECT,
-    GUESSED,
-    SCHEMA_KEYWORDS,
-    SCHEMA_LIST_KEYWORDS,
-    SCHEMA_OBJECT_KEYWORDS,
-    Mistake,
-    find_dead_references,
-    find_dialect,
-    find_schema_problems,
-    find_value,
-    split_pointer,
-    translate_schema,
-    widen_schema,
-)
 
 # Keys of items: ``NAME``, or ``NAME@VERSION`` for one of several versions.
 
@@ -167,8 +153,8 @@ def read_schema(schema: Mapping[str, Any], report: Report, path: str, *, is_fore
         is_foreign: keywords with a fault are removed and reported as warnings. A schema that names no dialect is translated
             as well where only an older one could be meant.
     """
-    dialect = find_dialect(schema)
-    translated = translate_schema(schema, dialect or GUESSED) if dialect or is_foreign else schema
+    dialect = schemas.find_dialect(schema)
+    translated = schemas.translate_schema(schema, dialect or schemas.GUESSED) if dialect or is_foreign else schema
     what = "keywords of another dialect than 2020-12, which are translated"
     if is_foreign:
         if translated is not schema:
@@ -177,7 +163,7 @@ def read_schema(schema: Mapping[str, Any], report: Report, path: str, *, is_fore
     if dialect is not None:
         if translated is schema:
             what = "another dialect than 2020-12, by which the schema is checked"
-        report.add_warning(f"{path}.$schema", what, f'write "{DIALECT}", and the keywords of that dialect')
+        report.add_warning(f"{path}.$schema", what, f'write "{schemas.DIALECT}", and the keywords of that dialect')
         schema = _freeze(translated)
     for place, problem, fix in _find_faults(schema):
         report.add_error(_path_of(place, path), problem, fix)
@@ -188,13 +174,13 @@ def _widen(schema: Mapping[str, Any], report: Report, path: str) -> dict[str, An
     """Return ``schema`` without what has a fault."""
     for _ in range(MAX_ROUNDS):
         dead = "a reference to a place that does not exist"
-        faults = [*((place, dead, "") for place in find_dead_references(schema)), *_find_faults(schema)]
+        faults = [*((place, dead, "") for place in schemas.find_dead_references(schema)), *_find_faults(schema)]
         if not faults:
             return _freeze(schema)
         former = schema
         for place, problem, _ in faults:
             if place:
-                widened = widen_schema(schema, place)
+                widened = schemas.widen_schema(schema, place)
                 if widened is not schema:
                     schema = _freeze(widened)
                     _report_widened(report, _path_of(place, path), problem)
@@ -231,7 +217,7 @@ def _path_of(place: Place, path: str) -> str:
 def _place_of(pointer: str, schema: object) -> Place:
     """Return the keys of a JSON Pointer."""
     place: list[str | int] = []
-    for part in split_pointer(pointer):
+    for part in schemas.split_pointer(pointer):
         if isinstance(schema, tuple):
             place.append(int(part))
             schema = schema[int(part)]
@@ -243,12 +229,12 @@ def _place_of(pointer: str, schema: object) -> Place:
 
 def _find_faults(schema: Mapping[str, Any]) -> Iterator[tuple[Place, str, str]]:
     """Yield the place, the problem and the fix of each fault of a schema."""
-    for mistake in find_schema_problems(schema):
+    for mistake in schemas.find_schema_problems(schema):
         place = _place_of(mistake.path, schema)
-        yield place, _describe(mistake), _find_fix(place, find_value(schema, place))
+        yield place, _describe(mistake), _find_fix(place, schemas.find_value(schema, place))
 
 
-def _describe(mistake: Mistake) -> str:
+def _describe(mistake: schemas.Mistake) -> str:
     """Return the fault of ``mistake`` without its path, which is the key of the problem."""
     return str(msgspec.structs.replace(mistake, path="")).removeprefix("the whole value ")
 
@@ -258,7 +244,11 @@ def _find_fix(place: Place, value: object) -> str:
     keyword, above = (place[-1] if place else ""), (place[-2] if len(place) > 1 else "")
     if keyword == "items" and isinstance(value, tuple):
         return "rename 'items' to 'prefixItems', as in JSON Schema 2020-12"
-    if keyword in SCHEMA_KEYWORDS or above in SCHEMA_LIST_KEYWORDS or above in SCHEMA_OBJECT_KEYWORDS:
+    if (
+        keyword in schemas.SCHEMA_KEYWORDS
+        or above in schemas.SCHEMA_LIST_KEYWORDS
+        or above in schemas.SCHEMA_OBJECT_KEYWORDS
+    ):
         return 'write {"type": "string"}, or true for any value'
     if keyword in ("$ref", "$dynamicRef"):
         return 'copy the schema into "$defs" of this one, and write "$ref": "#/$defs/NAME"'
@@ -269,11 +259,11 @@ def _find_fix(place: Place, value: object) -> str:
 
 
 _EXAMPLES: Final[Mapping[str | int, Any]] = {
-    **{key: [{"type": "string"}] for key in SCHEMA_LIST_KEYWORDS},
-    **{key: {"topic": {"type": "string"}} for key in SCHEMA_OBJECT_KEYWORDS},
+    **{key: [{"type": "string"}] for key in schemas.SCHEMA_LIST_KEYWORDS},
+    **{key: {"topic": {"type": "string"}} for key in schemas.SCHEMA_OBJECT_KEYWORDS},
     **dict.fromkeys(("maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum", "multipleOf"), 1),
     **dict.fromkeys(("maxLength", "minLength", "maxItems", "minItems", "maxProperties", "minProperties"), 1),
-    "$schema": DIALECT,
+    "$schema": schemas.DIALECT,
     "type": "string",
     "required": ["topic"],
     "dependentRequired": {"unit": ["amount"]},

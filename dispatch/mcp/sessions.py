@@ -23,17 +23,7 @@ from dispatch.calls.attempt import LEAST_REST
 from dispatch.calls.local import LocalCall, LocalInstance, LocalResult, RefusedCallError
 from dispatch.catalog.versions import is_version
 from dispatch.errors import DispatchError
-from dispatch.mcp.conversion import (
-    TOOL_PARAM,
-    Callbacks,
-    OutputSchemas,
-    error_from_input_required,
-    error_from_invalid_result,
-    error_from_mcp_error,
-    error_from_missing_session,
-    error_from_unreadable_result,
-    read_result,
-)
+from dispatch.mcp import conversion
 from dispatch.mcp.replies import RefusedTool, TransportFailure, describe_invalid, find_refused_tools, find_retry_after
 from dispatch.mcp.transports import HttpTransport, ServerStartError, StdioTransport
 
@@ -292,7 +282,7 @@ class McpSession:
         self,
         name: str,
         open_transport: Callable[[], SessionTransport],
-        callbacks: Callbacks,
+        callbacks: conversion.Callbacks,
         on_change: Callable[[], object],
         *,
         poll: bool,
@@ -310,7 +300,7 @@ class McpSession:
         self._poll = poll
         self._is_process = is_process
         self._randomness = randomness
-        self._outputs = OutputSchemas()
+        self._outputs = conversion.OutputSchemas()
         self._client: Client | None = None
         self._transport: SessionTransport | None = None
         """Of the client."""
@@ -612,7 +602,7 @@ class McpInstance(LocalInstance):
         callbacks: that the session has.
     """
 
-    def __init__(self, session: McpSession, callbacks: Callbacks) -> None:
+    def __init__(self, session: McpSession, callbacks: conversion.Callbacks) -> None:
         super().__init__(self.call, session.name)
         self.session = session
         self._callbacks = callbacks
@@ -631,7 +621,7 @@ class McpInstance(LocalInstance):
         """See :class:`~dispatch.calls.local.LocalInstance`."""
         if not self.is_suspect or self.session.try_now():
             return None
-        return error_from_missing_session(tool, self.session.retry_after)
+        return conversion.error_from_missing_session(tool, self.session.retry_after)
 
     async def call(self, call: LocalCall) -> LocalResult:
         """Call the tool at the server. Cancelling this cancels the call there.
@@ -652,17 +642,17 @@ class McpInstance(LocalInstance):
                 result = await self._call(call)
             session.has_served = True
         except UnsentCallError:
-            error = error_from_missing_session(call.tool, session.retry_after)
+            error = conversion.error_from_missing_session(call.tool, session.retry_after)
             raise RefusedCallError(error, elsewhere=True) from None
         except MCPError as error:
             if error.code == TransportFailure.INVALID_RESULT:
-                raise error_from_invalid_result(call.tool, session.name, error) from None
-            raise error_from_mcp_error(error, call.tool, session.name) from None
+                raise conversion.error_from_invalid_result(call.tool, session.name, error) from None
+            raise conversion.error_from_mcp_error(error, call.tool, session.name) from None
         except (RuntimeError, ValueError) as error:  # of the SDK, or of the check against the output schema
-            raise error_from_unreadable_result(call.tool, session.name, error) from None
+            raise conversion.error_from_unreadable_result(call.tool, session.name, error) from None
         if isinstance(result, types.InputRequiredResult):
-            raise error_from_input_required(call.tool, result)
-        return read_result(result, session.name)
+            raise conversion.error_from_input_required(call.tool, result)
+        return conversion.read_result(result, session.name)
 
     async def _call(self, call: LocalCall) -> types.CallToolResult | types.InputRequiredResult:
         """Return the result.
@@ -671,7 +661,7 @@ class McpInstance(LocalInstance):
             UnsentCallError: there is no connection, or the server has forgotten the session.
             MCPError: an error of the server, or of the connection.
         """
-        client, name = self.session.client, call.config[TOOL_PARAM]
+        client, name = self.session.client, call.config[conversion.TOOL_PARAM]
         if client is None:
             raise UnsentCallError
         try:

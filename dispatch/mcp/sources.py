@@ -23,24 +23,7 @@ from dispatch.catalog.descriptors import CatalogError
 from dispatch.catalog.items import Item, OnChange, Source
 from dispatch.documents import DocumentError, Problem, load_document
 from dispatch.errors import ErrorType, RejectedError
-from dispatch.mcp.conversion import (
-    TOOL_PARAM,
-    Callbacks,
-    InvalidServer,
-    OutputSchemas,
-    ServerSettings,
-    ServerTools,
-    choose_names,
-    describe_local_service,
-    error_from_input_required,
-    find_address_problem,
-    map_names,
-    read_configuration,
-    read_result,
-    refused_item,
-    service_item,
-    tool_item,
-)
+from dispatch.mcp import conversion
 from dispatch.mcp.replies import RefusedTool
 from dispatch.mcp.sessions import (
     ListedTool,
@@ -77,14 +60,16 @@ class McpServerSource:
 
     is_atomic = False
 
-    def __init__(self, id: str, settings: ServerSettings, names: McpServers, callbacks: Callbacks) -> None:
+    def __init__(
+        self, id: str, settings: conversion.ServerSettings, names: McpServers, callbacks: conversion.Callbacks
+    ) -> None:
         self.id = id
         self.settings = settings
         self.on_change: OnChange = settings.on_change
         self.request_queue = local_queue(id, "extension")
         self._names = names
         self._callbacks = callbacks
-        self._service = service_item(id, settings)
+        self._service = conversion.service_item(id, settings)
         self._reported: set[tuple[str, str]] = set()
         self._items: dict[str, tuple[bytes, Item]] = {}
         self._used_names: Mapping[str, str] | None = None
@@ -189,10 +174,10 @@ class McpServerSource:
             tool = RefusedTool(tool.name, "the server executes it as a task only, and dispatch has no tasks", _NO_TASKS)
         if isinstance(tool, RefusedTool):
             key = msgspec.json.encode([name, tool])
-            create = partial(refused_item, name, tool, self.settings)
+            create = partial(conversion.refused_item, name, tool, self.settings)
         else:
             key = msgspec.json.encode([name, tool.model_dump(mode="json", by_alias=True, exclude_none=True)])
-            create = partial(tool_item, self.id, name, tool, self.settings)
+            create = partial(conversion.tool_item, self.id, name, tool, self.settings)
         known = self._items.get(tool.name)
         return known if known is not None and known[0] == key else (key, create())
 
@@ -264,18 +249,18 @@ class McpServers:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         origin, raw = ("McpServers", servers) if isinstance(servers, Mapping) else (str(servers), _read_file(servers))
-        found = read_configuration(raw, origin, os.environ if environment is None else environment)
+        found = conversion.read_configuration(raw, origin, os.environ if environment is None else environment)
         if isinstance(found, list):
             raise CatalogError(found)
         for problem in found.warnings:
             logger.warning("%s", problem)
-        callbacks = Callbacks(elicitation, sampling, roots)
-        self._tools: dict[str, ServerTools] = {
-            each.name: ServerTools(each.name, each.prefix, ()) for each in found.servers
+        callbacks = conversion.Callbacks(elicitation, sampling, roots)
+        self._tools: dict[str, conversion.ServerTools] = {
+            each.name: conversion.ServerTools(each.name, each.prefix, ()) for each in found.servers
         }
         self.names: Mapping[str, Mapping[str, str]] = {}
         self._reported: set[str] = set()
-        ids = map_names([*(each.name for each in found.servers), *(each.name for each in found.invalid)])
+        ids = conversion.map_names([*(each.name for each in found.servers), *(each.name for each in found.invalid)])
         self._servers = {
             each.name: McpServerSource(f"mcp-{ids[each.name]}", each, self, callbacks) for each in found.servers
         }
@@ -288,7 +273,7 @@ class McpServers:
         if known.tools != tuple(tools) or server not in self.names:
             self._tools[server] = known._replace(tools=tuple(tools))
             former = self.names
-            self.names, clashes = choose_names(self._tools.values())
+            self.names, clashes = conversion.choose_names(self._tools.values())
             for name, owners in clashes.items():
                 if name not in self._reported:
                     self._reported.add(name)
@@ -305,7 +290,7 @@ class InvalidServerSource:
     retry_after = None
     """It is never read again."""
 
-    def __init__(self, id: str, invalid: InvalidServer) -> None:
+    def __init__(self, id: str, invalid: conversion.InvalidServer) -> None:
         self.id = id
         self.problems = invalid.problems
         self._text = "; ".join(str(each) for each in invalid.problems if each.severity == "error")
@@ -370,7 +355,9 @@ class TrustGraphMcpTools(TrustGraphConfig):
         self._remote_names: Mapping[str, str] = {}
         self.instances = Instances(LocalInstance(self._execute))
         self._sessions: dict[Server, McpInstance] = {}
-        service = describe_local_service(id, {"name": SERVER_PARAM, "required": True}, {"name": TOOL_PARAM})
+        service = conversion.describe_local_service(
+            id, {"name": SERVER_PARAM, "required": True}, {"name": conversion.TOOL_PARAM}
+        )
         self._service = Item(f"{id}: (service)", "tool-service", id, service)
 
     def read_item(self, workspace: str, kind: str, key: str, text: str, namespace: str) -> Item:
@@ -406,9 +393,9 @@ class TrustGraphMcpTools(TrustGraphConfig):
         for server in servers - self._sessions.keys():
             headers = {"Authorization": f"Bearer {server.token}"} if server.token else {}
             opener = partial(HttpTransport, server.url, headers)
-            name = "mcp" if find_address_problem(server.url) else _host_of(server.url)  # it may be a secret
-            session = McpSession(name, opener, Callbacks(), lambda: None, poll=False)
-            self._sessions[server] = McpInstance(session, Callbacks())
+            name = "mcp" if conversion.find_address_problem(server.url) else _host_of(server.url)  # it may be a secret
+            session = McpSession(name, opener, conversion.Callbacks(), lambda: None, poll=False)
+            self._sessions[server] = McpInstance(session, conversion.Callbacks())
             session.start()
         await asyncio.gather(*(each.session.close() for each in gone))
 
@@ -432,7 +419,7 @@ class TrustGraphMcpTools(TrustGraphConfig):
             )
         await instance.session.wait_first(find_waiting_time(call))
         name = self._remote_names.get(place) or place.partition("/")[2]
-        return await instance.call(msgspec.structs.replace(call, config={**call.config, TOOL_PARAM: name}))
+        return await instance.call(msgspec.structs.replace(call, config={**call.config, conversion.TOOL_PARAM: name}))
 
 
 def _config_of(item: Item, name: str) -> str | None:
@@ -469,8 +456,8 @@ class McpConnection:
         """
         result = await self._client.call_tool(tool_name, arguments)
         if isinstance(result, types.InputRequiredResult):
-            raise error_from_input_required(tool_name, result)
-        return read_result(result, "").text
+            raise conversion.error_from_input_required(tool_name, result)
+        return conversion.read_result(result, "").text
 
     async def list_tools(self) -> list[Any]:
         """List the tools of the server, from all pages."""
@@ -520,5 +507,5 @@ async def connect_server(
         implementation = types.Implementation(name="dispatch", version=__version__)
         client = Client(transport, mode="auto", client_info=implementation)
         await stack.enter_async_context(client)
-        OutputSchemas().use_in(client.session)  # results are texts here
+        conversion.OutputSchemas().use_in(client.session)  # results are texts here
         return McpConnection(client, stack.pop_all())

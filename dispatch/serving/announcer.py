@@ -10,18 +10,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from dispatch import announcements
 from dispatch._internal import cancel_and_wait
-from dispatch.announcements import (
-    BYE,
-    HERE,
-    Announce,
-    AnnouncementWriter,
-    DescriptorParts,
-    InstanceInfo,
-    Question,
-    decode_question,
-    question_topic,
-)
 from dispatch.errors import TransportError
 from dispatch.messaging.wire import TopicName
 from dispatch.transports import Message, Mode, Publisher, Subscription, Transport
@@ -70,7 +60,7 @@ class DescriptorAnnouncer:
     def __init__(
         self,
         transport: Transport,
-        settings: Announce,
+        settings: announcements.Announce,
         descriptors: Callable[[], RawDescriptors],
         *,
         instance: str,
@@ -85,12 +75,12 @@ class DescriptorAnnouncer:
         self._topic = str(TopicName.parse(settings.topic))
         self._read = descriptors
         self._stats = stats
-        self._descriptors = DescriptorParts(*descriptors())
+        self._descriptors = announcements.DescriptorParts(*descriptors())
         version = self._descriptors.ref.get("version")
         # The time orders the runs of an instance: late announcements of a former run are ignored.
         run = f"{time.time_ns() // 1_000_000:012x}-{incarnation}"
-        info = InstanceInfo(instance, run, version, settings.weight, dict(settings.labels))
-        self._writer = AnnouncementWriter(info, settings.keys)
+        info = announcements.InstanceInfo(instance, run, version, settings.weight, dict(settings.labels))
+        self._writer = announcements.AnnouncementWriter(info, settings.keys)
         self._instance = instance
         self._secret = secret
         self._refused = refused
@@ -129,7 +119,7 @@ class DescriptorAnnouncer:
 
     async def _hear_questions(self) -> None:
         if self._questions is None:
-            topic = question_topic(self._topic)
+            topic = announcements.question_topic(self._topic)
             self._questions = await self._transport.subscribe(topic, self._on_question, mode=Mode.FANOUT, name=_NAME)
 
     async def _hear_others(self) -> None:
@@ -137,8 +127,8 @@ class DescriptorAnnouncer:
             return
         self._others = await self._transport.subscribe(self._topic, self._receive, mode=Mode.POLLED, name=_NAME)
         with contextlib.suppress(TransportError):  # heartbeats follow
-            publisher = await self._transport.publisher(question_topic(self._topic))
-            publisher.publish(Question().encode(), {}, flow=publisher.topic, on_failure=_ignore_failure)
+            publisher = await self._transport.publisher(announcements.question_topic(self._topic))
+            publisher.publish(announcements.Question().encode(), {}, flow=publisher.topic, on_failure=_ignore_failure)
             await publisher.close()
 
     @property
@@ -150,13 +140,13 @@ class DescriptorAnnouncer:
         for at in FIRST_S:
             await asyncio.sleep(at - waited)
             waited = at
-            self._say(self._writer.write(HERE, self._descriptors))
+            self._say(self._writer.write(announcements.HERE, self._descriptors))
         wait = HEARTBEAT_S
         while True:
             await asyncio.sleep(wait * (1 + JITTER * (2 * random.random() - 1)))
             if self._is_open:
                 wait = HEARTBEAT_S
-                self._say(self._writer.write(HERE, self._descriptors))
+                self._say(self._writer.write(announcements.HERE, self._descriptors))
                 continue
             await self._open()
             self._say_all()
@@ -178,25 +168,27 @@ class DescriptorAnnouncer:
         Raises:
             ValueError: they are too large, or not JSON. The former ones stay announced.
         """
-        descriptors = DescriptorParts(*self._read())
+        descriptors = announcements.DescriptorParts(*self._read())
         if descriptors.digest != self._descriptors.digest and not self._is_leaving:
             self._descriptors = descriptors
             self._say_all()
 
     def answer(self, payload: bytes) -> bytes | None:
         """Return the answer to a question to this instance; None: it is for another one."""
-        question = decode_question(payload)
+        question = announcements.decode_question(payload)
         if question is None or question.instance != self._instance:
             return None
         return self._write(question)
 
-    def _write(self, question: Question) -> bytes:
+    def _write(self, question: announcements.Question) -> bytes:
         stats = self._stats() if question.stats else None
         part = min(question.part, len(self._descriptors.parts))
-        return self._writer.write(BYE if self._is_leaving else HERE, self._descriptors, part=part, stats=stats)
+        return self._writer.write(
+            announcements.BYE if self._is_leaving else announcements.HERE, self._descriptors, part=part, stats=stats
+        )
 
     def _on_question(self, message: Message) -> None:
-        question = decode_question(message.data())
+        question = announcements.decode_question(message.data())
         if question is None or self._is_leaving or len(self._timers) >= MAX_ANSWERS:
             return
         if question.service not in ("", self._descriptors.ref["id"]) or question.instance not in ("", self._instance):
@@ -220,7 +212,7 @@ class DescriptorAnnouncer:
             self._timers.clear()
             if self._task is not None:
                 self._task.cancel()
-            self._say(self._writer.write(BYE, self._descriptors, secret=self._secret))
+            self._say(self._writer.write(announcements.BYE, self._descriptors, secret=self._secret))
 
     async def close(self) -> None:
         """Close the topics, after :meth:`leave`."""

@@ -20,18 +20,8 @@ from typing import Any
 
 from dispatch._internal import cancel_and_wait, read_text, type_name
 from dispatch.errors import ErrorType, TransportError
+from dispatch.transports import errors
 from dispatch.transports.base import Security
-from dispatch.transports.errors import (
-    UnresolvedHostError,
-    bad_address,
-    connection_refused,
-    no_token,
-    too_many_open_files,
-    unauthorized,
-    unreachable,
-    untrusted,
-    wrong_protocol,
-)
 
 # Reading a Pulsar service URL.
 
@@ -62,7 +52,7 @@ def endpoints(url: str) -> list[tuple[str, int]]:
             found.append((host, int(port)))
         else:
             return found
-    raise bad_address(url, why)
+    raise errors.bad_address(url, why)
 
 
 def broker_urls(url: str) -> list[str]:
@@ -143,17 +133,17 @@ async def _shake_hands_with(
         async with asyncio.timeout(timeout):  # this process did not run: the reply may have been there
             return await _shake(url, host, port, context, greeting)
     except ssl.SSLCertVerificationError as error:
-        raise untrusted(url, error.reason or str(error)) from None
+        raise errors.untrusted(url, error.reason or str(error)) from None
     except ssl.SSLError as error:
-        raise await _mismatch(url, host, port, timeout) or untrusted(url, error.reason or str(error)) from None
+        raise await _mismatch(url, host, port, timeout) or errors.untrusted(url, error.reason or str(error)) from None
     except _HungUpError:
-        raise await _mismatch(url, host, port, timeout) or unreachable(url) from None
+        raise await _mismatch(url, host, port, timeout) or errors.unreachable(url) from None
     except (socket.gaierror, UnicodeError):  # UnicodeError: a label of the name is empty or too long
-        raise UnresolvedHostError(url, host) from None
+        raise errors.UnresolvedHostError(url, host) from None
     except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError) as error:
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-            raise too_many_open_files(url) from None
-        raise unreachable(url) from None
+            raise errors.too_many_open_files(url) from None
+        raise errors.unreachable(url) from None
 
 
 @dataclass(frozen=True)
@@ -195,7 +185,7 @@ async def find_broker(url: str, shake: Callable[[str], Coroutine[Any, Any, int |
                 return FoundBroker(brokers[first], tasks[first].result(), tuple(_unresolved(tasks)))
             head_start = None if first is None else HEAD_START_S
         hosts = tuple(_unresolved(tasks))
-        problem = UnresolvedHostError(url, *hosts) if hosts else unreachable(url)
+        problem = errors.UnresolvedHostError(url, *hosts) if hosts else errors.unreachable(url)
         raise next((error for task in tasks if not _is_unreachable(error := task.exception())), None) or problem
     finally:
         await cancel_and_wait(tasks)
@@ -207,7 +197,7 @@ def _is_unreachable(error: BaseException | None) -> bool:
 
 def _unresolved(tasks: Iterable[asyncio.Task[int | None]]) -> Iterator[str]:
     for task in tasks:
-        if task.done() and not task.cancelled() and isinstance(error := task.exception(), UnresolvedHostError):
+        if task.done() and not task.cancelled() and isinstance(error := task.exception(), errors.UnresolvedHostError):
             yield from error.hosts
 
 
@@ -229,7 +219,7 @@ async def _mismatch(url: str, host: str, port: int, timeout: float) -> Transport
     except (OSError, TimeoutError, asyncio.IncompleteReadError, _HungUpError):
         return None
     if begin == _HTTP or 4 <= int.from_bytes(begin, "big") <= _MAX_FRAME:
-        return wrong_protocol(url, host, port, http=begin == _HTTP)
+        return errors.wrong_protocol(url, host, port, http=begin == _HTTP)
     return None
 
 
@@ -238,12 +228,12 @@ def _prepared(url: str, security: Security) -> tuple[ssl.SSLContext | None, byte
     try:
         context = _tls(security) if url.startswith("pulsar+ssl://") else None
     except (OSError, ValueError) as error:
-        raise untrusted(url, f"the certificate files cannot be used: {error}") from None
+        raise errors.untrusted(url, f"the certificate files cannot be used: {error}") from None
     try:
         return context, _connect_command(security)
     except BaseException as raised:  # anything that the function that supplies the token raises
         said = read_text(raised) if isinstance(raised, OSError) else type_name(raised)  # others may quote the token
-        raise no_token(url, f"the file or the function that gives it failed: {said}") from None
+        raise errors.no_token(url, f"the file or the function that gives it failed: {said}") from None
 
 
 @contextlib.asynccontextmanager
@@ -286,7 +276,7 @@ async def _shake(url: str, host: str, port: int, context: ssl.SSLContext | None,
     async with _connection(host, port, context) as (reader, writer):
         begin = await _ask(reader, writer, greeting)
         if begin == _HTTP:
-            raise wrong_protocol(url, host, port, http=True)
+            raise errors.wrong_protocol(url, host, port, http=True)
         if begin.startswith(_TLS_ALERT):
             raise _HungUpError
         size = int.from_bytes(begin, "big")
@@ -301,8 +291,8 @@ async def _shake(url: str, host: str, port: int, context: ssl.SSLContext | None,
         message = details.get(3, b"")
         said = message.decode(errors="replace")[:300] if isinstance(message, bytes) else ""
         if details.get(2) in (_AUTHENTICATION_ERROR, _AUTHORIZATION_ERROR):
-            raise unauthorized(url, said)
-        raise connection_refused(url, said)
+            raise errors.unauthorized(url, said)
+        raise errors.connection_refused(url, said)
     if command.get(1) != _CONNECTED:
         raise ValueError("not a Pulsar broker")
     connected = command.get(_CONNECTED)
