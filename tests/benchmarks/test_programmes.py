@@ -38,6 +38,7 @@ from benchmarks.search import __main__ as search
 from benchmarks.search.recall import BM25, CONTENDERS, DISPATCH, SPLITS
 from benchmarks.toolkit import __main__ as toolkit
 from tests.helpers.run_profile import by_profile
+from tests.helpers.word_llama import needs_word_llama
 
 Main = Callable[[Sequence[str] | None], int]
 ACTIVATIONS = by_profile(short=400, long=3_000)
@@ -189,6 +190,7 @@ TOOLS = {
 QUERIES = ("What about {}?", "I need {}", "Please help me with {}", "Can you do {} for me", "{}")
 
 
+@needs_word_llama
 def test_search(tmp_path: Path) -> None:
     (tmp_path / "tools.json").write_text(json.dumps(TOOLS), encoding="utf-8")
     rows = [f'"{query.format(text.split()[0].lower())}",{name}' for name, text in TOOLS.items() for query in QUERIES]

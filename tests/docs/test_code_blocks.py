@@ -26,6 +26,7 @@ from dispatch.relay import RelayConfig
 from tests.docs.pages import EXPECTED, PAGES, README, ROOT, TUTORIAL, Block, blocks, page_id
 from tests.helpers.published_agent import as_published
 from tests.helpers.python_processes import environment, running
+from tests.helpers.word_llama import needs_word_llama
 
 __all__ = ["as_published"]  # a fixture
 RUN = {"python", "sh", "json"}
@@ -137,7 +138,9 @@ class Reader:
 
 
 @pytest.mark.usefixtures("as_published")
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[needs_word_llama] * (page.name == "search.md")) for page in PAGES], ids=page_id
+)
 def test_the_blocks_of_a_page_run_one_after_the_other(
     page: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

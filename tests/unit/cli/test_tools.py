@@ -26,6 +26,7 @@ from dispatch.telemetry.events import CircuitChanged, Event, ItemRefused
 from tests.helpers.cli_processes import REPO, Program, ended, environment, started
 from tests.helpers.followed_config import SERVICE, TOOL
 from tests.helpers.metrics_port import expose_metrics
+from tests.helpers.word_llama import needs_word_llama
 from tests.unit.cli.conftest import Run, write_catalog
 from tests.unit.search.embedders import fail_to_import
 
@@ -241,7 +242,7 @@ def folder(tmp_path: Path) -> str:
     return str(tmp_path / "tools")
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="WordLlama has no wheel for Python 3.14")
+@needs_word_llama
 def test_tools_are_found_by_meaning(run: Run, folder: str) -> None:
     end = run("find", "currency rates of money", "--catalog", folder, "--json", "--limit", "1")
     assert end.code == 0

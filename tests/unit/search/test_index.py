@@ -49,6 +49,7 @@ from dispatch.search.index import (
 )
 from dispatch.search.vector_index import VectorIndex, to_unit_rows
 from dispatch.search.wordllama_embedder import WordLlamaEmbedder
+from tests.helpers.word_llama import needs_word_llama
 from tests.unit.search.embedders import FailingEmbedder, HangingEmbedder, WordEmbedder, fail_to_import, load
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
@@ -513,11 +514,9 @@ def refuse(*args, **kwargs):
 
 socket.socket.connect = socket.socket.connect_ex = socket.create_connection = socket.getaddrinfo = refuse
 from dispatch.search.wordllama_embedder import WordLlamaEmbedder
+from tests.helpers.word_llama import needs_word_llama
 print(WordLlamaEmbedder().encode(["a", "b c"]).shape, logging.getLogger().handlers)
 """
-
-
-needs_word_llama = pytest.mark.skipif(sys.version_info >= (3, 14), reason="WordLlama has no wheel for Python 3.14")
 
 
 @pytest.fixture(scope="module")
