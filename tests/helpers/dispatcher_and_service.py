@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from dispatch import Catalog, Dispatcher, Policy, ToolServer, ToolService
+from dispatch import Catalog, Dispatcher, InstanceChanged, Policy, ToolServer, ToolService
 from dispatch.errors import TransportError
 from dispatch.messaging.wire import ErrorInfo, Property, Reply, Request, decode_request, encode_reply
 from dispatch.transports import Message, Mode, Publisher, Subscription, Transport
@@ -20,16 +20,20 @@ UNGUARDED: dict[str, Any] = {"retry": 1, "breaker": None, "bulkhead": None}
 """Settings of a policy under which every call goes, once: for what is about the exchange alone."""
 
 
+def topics_of(name: str, scheme: str = "non-persistent") -> dict[str, str]:
+    """Return the topics of a service or an instance, as its descriptor names them."""
+    return {f"{kind}-queue": f"{scheme}://tg/{kind}/{name}" for kind in ("request", "response")}
+
+
+def tool_of(service: str, name: str, **keys: Any) -> dict[str, Any]:
+    """Return the descriptor of a tool of ``service``, with these further keys."""
+    return {"type": "tool-service", "name": name, "description": f"Does {name}.", "service": service} | keys
+
+
 def catalog(*, service: Mapping[str, Any] | None = None, **tools: Mapping[str, Any]) -> Catalog:
     """One service ``lab`` with the given further keys, and its tools: ``work``, unless others are named."""
     lab = {"id": "lab", "request-queue": REQUESTS, "response-queue": RESPONSES, **(service or {})}
-    return Catalog.of(
-        [lab],
-        [
-            {"type": "tool-service", "name": name, "description": f"Does {name}.", "service": "lab", **keys}
-            for name, keys in (tools or {"work": {}}).items()
-        ],
-    )
+    return Catalog.of([lab], [tool_of("lab", name, **keys) for name, keys in (tools or {"work": {}}).items()])
 
 
 class Service(ToolService):
@@ -82,11 +86,14 @@ async def dispatching(
 
 
 @contextlib.asynccontextmanager
-async def serving(work: Callable[..., Any] | ToolService, **options: Any) -> AsyncIterator[ToolServer]:
-    """A started tool server on the stand's broker."""
+async def serving(
+    work: Callable[..., Any] | ToolService, *, at: Mapping[str, Any] | None = None, **options: Any
+) -> AsyncIterator[ToolServer]:
+    """A started tool server on the stand's broker; ``at``: a descriptor with its topics, those of ``lab`` by default."""
     service = work if isinstance(work, ToolService) else Service(work)
-    options = {"broker": BROKER, "request_queue": REQUESTS, "response_queue": RESPONSES, **options}
-    async with ToolServer(service, **options) as server:
+    at = at or {"request-queue": REQUESTS, "response-queue": RESPONSES}
+    queues = {"request_queue": at["request-queue"], "response_queue": at["response-queue"]}
+    async with ToolServer(service, **{"broker": BROKER, **queues, **options}) as server:
         yield server
 
 
@@ -101,6 +108,13 @@ async def stand(
     """Both."""
     async with serving(work, **options) as server, dispatching(tools, policy=policy) as dispatcher:
         yield dispatcher, server
+
+
+def follow_instances(dispatcher: Dispatcher) -> list[InstanceChanged]:
+    """Return the changes of instances, as they come."""
+    changes: list[InstanceChanged] = []
+    dispatcher.on_event(lambda event: changes.append(event) if isinstance(event, InstanceChanged) else None)
+    return changes
 
 
 async def read(chunks: AsyncIterator[str], into: list[str]) -> None:

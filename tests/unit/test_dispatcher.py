@@ -28,7 +28,6 @@ from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import START, advance, idle
 from tests.helpers.dispatcher_and_service import (
     BROKER,
-    REQUESTS,
     RESPONSES,
     UNGUARDED,
     Peer,
@@ -38,6 +37,8 @@ from tests.helpers.dispatcher_and_service import (
     read,
     serving,
     stand,
+    tool_of,
+    topics_of,
 )
 from tests.helpers.fakes import lost
 from tests.helpers.internals import correlator_of
@@ -56,17 +57,12 @@ async def test_a_call_returns_the_answer() -> None:
     async with stand(service) as (dispatcher, _):
         assert await dispatcher.call("work", {"topic": "cats"}, user="alice", timeout=5) == "about cats"
         assert await dispatcher.call("work") == "about None"
-    assert service.requests == [({}, {"topic": "cats"}, "alice"), ({}, {}, "")], (
-        "without arguments and user: empty ones"
-    )
+    # Without arguments and user: empty ones.
+    assert service.requests == [({}, {"topic": "cats"}, "alice"), ({}, {}, "")]
 
 
 async def test_a_result_tells_all_about_the_call() -> None:
-    async def work(_: Any) -> str:
-        await asyncio.sleep(2)
-        return "done"
-
-    async with stand(work, instance="one") as (dispatcher, _):
+    async with stand(lambda _: asyncio.sleep(2, "done"), instance="one") as (dispatcher, _):
         result = await dispatcher.execute("work")
         assert result.ok
         assert (result.tool, result.outcome, result.text, result.error) == ("work", Outcome.SUCCESS, "done", None)
@@ -210,8 +206,7 @@ async def test_policies_go_from_default_to_service_to_tool_to_call() -> None:
     tools = catalog(service={"policy": {"timeout": 8}}, plain={}, quick={"policy": {"timeout": 4}})
     async with Peer.as_service(), dispatching(tools, policy=Policy(timeout=16, stream_idle_timeout=2)) as dispatcher:
         for tool, options, seconds in (("plain", {}, 8), ("quick", {}, 4), ("quick", {"timeout": 2}, 2)):
-            result = await dispatcher.execute(tool, **options)
-            assert result.duration == pytest.approx(seconds, abs=0.01)
+            assert (await dispatcher.execute(tool, **options)).duration == pytest.approx(seconds, abs=0.01)
 
 
 async def test_what_is_cancelled_raises_that_and_leaves_nothing() -> None:
@@ -587,23 +582,11 @@ async def test_calls_that_come_together_open_their_route_once_and_nothing_leaves
 
 
 async def test_instances_of_two_services_may_have_the_same_name() -> None:
-    other = {
-        "request_queue": "non-persistent://tg/request/other",
-        "response_queue": "non-persistent://tg/response/other",
-    }
-    both = Catalog.of(
-        [
-            {"id": "lab", "request-queue": REQUESTS, "response-queue": RESPONSES},
-            {"id": "other", **{key.replace("_", "-"): topic for key, topic in other.items()}},
-        ],
-        [
-            {"type": "tool-service", "name": name, "description": "Works.", "service": service}
-            for name, service in (("work", "lab"), ("play", "other"))
-        ],
-    )
+    services = [{"id": name, **topics_of(name)} for name in ("lab", "other")]
+    both = Catalog.of(services, [tool_of("lab", "work"), tool_of("other", "play")])
     async with (
         serving(lambda _: "worked", instance="one"),
-        serving(lambda _: "played", instance="one", **other),
+        serving(lambda _: "played", at=topics_of("other"), instance="one"),
         dispatching(both) as dispatcher,
     ):
         for _ in range(5):
@@ -612,14 +595,10 @@ async def test_instances_of_two_services_may_have_the_same_name() -> None:
 
 
 async def test_services_of_one_namespace_share_the_reply_topic() -> None:
-    queues = {"request-queue": "non-persistent://tg/request/{}", "response-queue": "non-persistent://tg/response/{}"}
-    tools = Catalog.of(
-        [{"id": id, **{key: value.format(id) for key, value in queues.items()}} for id in "ab"],
-        [{"type": "tool-service", "name": f"use-{id}", "description": "Uses it.", "service": id} for id in "ab"],
-    )
+    tools = Catalog.of([{"id": id, **topics_of(id)} for id in "ab"], [tool_of(id, f"use-{id}") for id in "ab"])
     transport = SlowTransport()
     transport.gate.set()
-    a, b = (Peer.as_service(queues["request-queue"].format(id)) for id in "ab")
+    a, b = (Peer.as_service(topics_of(id)["request-queue"]) for id in "ab")
     async with a, b, dispatching(tools, transport=transport, client_id="one") as dispatcher:
         results = await asyncio.gather(*(dispatcher.execute(f"use-{id}", timeout=1) for id in "ab"))
         assert [result.outcome for result in results] == [Outcome.TIMEOUT] * 2

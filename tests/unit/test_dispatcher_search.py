@@ -76,9 +76,8 @@ async def test_tools_with_a_query() -> None:
     async with searching() as dispatcher:
         tools = await dispatcher.tools(find="recipe", user="alice")
         assert sorted((tool.name, tool.user) for tool in tools) == [("pasta", "alice"), ("soup", "alice")]
-        assert [tool.name for tool in await dispatcher.tools(find="recipe", user="alice", tags_any=["home"])] == [
-            "pasta"
-        ]
+        found = [tool.name for tool in await dispatcher.tools(find="recipe", user="alice", tags_any=["home"])]
+        assert found == ["pasta"]
         assert [tool.name for tool in await dispatcher.tools(find="recipe", category="food")] == ["soup"]
 
 

@@ -37,7 +37,16 @@ from dispatch.transports.memory import MemoryTransport
 from tests.helpers.catalog_items import JOKE_SERVICE, TELL_JOKE, check, service_item, tool_item
 from tests.helpers.clock import advance
 from tests.helpers.descriptor_folder import SERVICE, TOOL, make_folder
-from tests.helpers.dispatcher_and_service import BROKER, Service, catalog, dispatching, serving, stand
+from tests.helpers.dispatcher_and_service import (
+    BROKER,
+    Service,
+    catalog,
+    dispatching,
+    serving,
+    stand,
+    tool_of,
+    topics_of,
+)
 from tests.helpers.run_profile import by_profile
 from tests.helpers.telemetry_capture import Board, Spans, telling
 
@@ -114,21 +123,14 @@ CALLERS = 64
 FRAGILE = {"breaker": {"consecutive-failures": 2, "open-duration": 30}, "retry": 1}
 
 
-def topics(name: str) -> dict[str, str]:
-    return {
-        "request-queue": f"non-persistent://tg/request/{name}",
-        "response-queue": f"non-persistent://tg/response/{name}",
-    }
-
-
 def versions(share: float | None = None, *names: str, **keys: Any) -> Catalog:
     """Two versions of the tool ``work``, each with a version of the service ``lab``."""
     rollout = {} if share is None else {"rollout": {TWO: share}}
-    described = {"type": "tool-service", "name": "work", "description": "Works.", "service": "lab", **keys}
+    keys_of = {ONE: keys | rollout, TWO: keys}
     return Catalog.of(
-        [{"id": "lab", "version": version, **topics(version)} for version in names or (ONE, TWO)],
+        [{"id": "lab", "version": version, **topics_of(version)} for version in names or (ONE, TWO)],
         [
-            {**described, "version": version, "requires": version, **(rollout if version == ONE else {})}
+            tool_of("lab", "work", version=version, requires=version, **keys_of[version])
             for version in names or (ONE, TWO)
         ],
     )
@@ -152,12 +154,13 @@ class Services:
 
 
 @contextlib.asynccontextmanager
-async def services(*names: str) -> AsyncIterator[Services]:
+async def services(*names: str, work: Callable[[str], Any] | None = None) -> AsyncIterator[Services]:
+    """``work``: returns the work of a version, in the place of :meth:`Services.work`."""
     made = Services()
     async with contextlib.AsyncExitStack() as stack:
         for name in names or (ONE, TWO):
-            at = {key.replace("-", "_"): topic for key, topic in topics(name).items()}
-            await stack.enter_async_context(serving(made.work(name), instance=f"i-{name}", **at))
+            at = topics_of(name)
+            await stack.enter_async_context(serving((work or made.work)(name), at=at, instance=f"i-{name}"))
         yield made
 
 
@@ -255,11 +258,8 @@ async def test_retries_stay_on_the_version() -> None:
 
         return invoke
 
-    async with contextlib.AsyncExitStack() as stack:
-        for version in (ONE, TWO):
-            at = {key.replace("-", "_"): topic for key, topic in topics(version).items()}
-            await stack.enter_async_context(serving(slow_once(version), **at))
-        dispatcher = await stack.enter_async_context(dispatcher_of(versions(100, policy=policy, idempotent=True)))
+    tools = versions(100, policy=policy, idempotent=True)
+    async with services(work=slow_once), dispatcher_of(tools) as dispatcher:
         result = await dispatcher.execute("work")
         assert (result.text, result.attempts) == (TWO, 2)
         assert calls == {TWO: 2}
@@ -275,12 +275,8 @@ async def test_equal_calls_of_two_versions_share_nothing() -> None:
 
         return invoke
 
-    async with contextlib.AsyncExitStack() as stack:
-        for version in (ONE, TWO):
-            at = {key.replace("-", "_"): topic for key, topic in topics(version).items()}
-            await stack.enter_async_context(serving(waiting(version), **at))
-        tools = versions(0, policy={"single-flight": True}, **{"read-only": True})
-        dispatcher = await stack.enter_async_context(dispatcher_of(tools))
+    tools = versions(0, policy={"single-flight": True}, **{"read-only": True})
+    async with services(work=waiting), dispatcher_of(tools) as dispatcher:
         calls = [asyncio.create_task(dispatcher.call("work", version=version)) for version in ("1", "2")]
         await advance(1)
         gate.set()
@@ -307,11 +303,7 @@ async def test_calls_are_counted_by_version_until_the_version_is_removed() -> No
 
 async def test_a_tool_without_a_version_has_no_series_by_version() -> None:
     board = Board()
-    catalog = Catalog.of(
-        [{"id": "lab", **topics(ONE)}],
-        [{"type": "tool-service", "name": "work", "description": "Works.", "service": "lab"}],
-    )
-    async with services(ONE), telling(board.telemetry(), catalog) as dispatcher:
+    async with services(ONE), telling(board.telemetry(), catalog(service=topics_of(ONE))) as dispatcher:
         await dispatcher.call("work")
         assert not [key for key in board.read() if key.startswith("version_calls")]
 
@@ -319,11 +311,10 @@ async def test_a_tool_without_a_version_has_no_series_by_version() -> None:
 # -- instances ------------------------------------------------------------------------------------------------------
 async def test_a_requirement_restricts_the_instances_of_one_service() -> None:
     def lab(*names: str) -> Mapping[str, Any]:
-        instances = [{"id": name, "version": name, **topics(name)} for name in names]
-        return {"id": "lab", **topics("lab"), "instances": instances}
+        instances = [{"id": name, "version": name, **topics_of(name)} for name in names]
+        return {"id": "lab", **topics_of("lab"), "instances": instances}
 
-    tool = {"type": "tool-service", "description": "Works.", "service": "lab"}
-    tools = [{**tool, "name": "any"}, {**tool, "name": "second", "requires": "^2"}]
+    tools = [tool_of("lab", "any"), tool_of("lab", "second", requires="^2")]
     async with services() as made, dispatcher_of(Catalog.of([lab(ONE, TWO)], tools)) as dispatcher:
         assert Counter([await dispatcher.call("any") for _ in range(6)]) == {ONE: 3, TWO: 3}
         assert {await dispatcher.call("second") for _ in range(6)} == {TWO}
@@ -351,8 +342,7 @@ async def test_a_share_of_calls_without_a_user_and_no_user_on_both_versions() ->
         async with asyncio.TaskGroup() as callers:
             for caller in range(CALLERS):
                 callers.create_task(call(caller))
-        users = sum(len(found) for found in seen.values())
-        assert users == len(seen) == 500
+        assert sum(len(found) for found in seen.values()) == len(seen) == 500
         assert made.calls[TWO] > 0
     async with services() as made, dispatcher_of(versions(5)) as dispatcher:
         for _ in range(CALLS_VERSIONS):
@@ -389,9 +379,8 @@ async def test_a_rollout_from_0_to_100_and_back_under_load_fails_no_call() -> No
                     gone = TWO if share == 0 else ONE
                     assert made.calls[gone] - before[gone] <= CALLERS, "calls that had begun"
             await dispatcher.reload(versions(None, ONE))
-            await advance(
-                by_profile(short=1.0, long=RETENTION_S + 1)
-            )  # in the long form the canary's guards are dropped
+            # In the long form the canary's guards are dropped.
+            await advance(by_profile(short=1.0, long=RETENTION_S + 1))
             await dispatcher.reload(versions(50))
             await advance(1)
             ended.set()
@@ -496,8 +485,7 @@ async def test_its_results_are_formatted_for_a_model() -> None:
         assert await dispatcher.results.tool("alice").invoke(handle=handle, offset=offset) == rest.text
         with pytest.raises(InvalidArgumentsError, match="no stored result has this handle"):
             dispatcher.results.read(handle, user="bob")
-        unknown = tool.format_result(await dispatcher.execute("missing"))
-        assert unknown["isError"]
+        assert tool.format_result(await dispatcher.execute("missing"))["isError"]
         await dispatcher.reload(catalog())  # the tool is removed
         assert len(tool.format_result(CallResult("report", Outcome.SUCCESS, '["a", "b"]'))["content"]) == 1
 
@@ -552,10 +540,8 @@ async def test_a_refused_call_sends_nothing_and_charges_no_guard(kind: str, user
         error = caught.value
         assert (error.type, error.rejected_by, error.retryable) == ("not-permitted", "permissions", False)
         assert reason in error.message
-        assert transport.messages == sent
-        assert dispatcher.pending_requests == 0
-        breaker = dispatcher.breaker("jokes")
-        assert str(breaker.state) == "closed"
+        assert (transport.messages, dispatcher.pending_requests) == (sent, 0)
+        assert str(dispatcher.breaker("jokes").state) == "closed"
         guards = dispatcher._running.guards_of(dispatcher._live.resolver.tool("jokes"))
         assert guards.bulkhead.guard.granted == 0
         read = registry.get_sample_value
@@ -699,7 +685,6 @@ async def test_a_line_names_the_trace_of_the_call(caplog: pytest.LogCaptureFixtu
     async with permitting(GRANTS, telemetry=spans.telemetry()) as dispatcher:
         await dispatcher.execute("jokes", user="bob")
     context = spans.one("execute_tool").context
-    assert context is not None
     (record,) = caplog.records
     assert vars(record)["dispatch_trace_id"] == f"{context.trace_id:032x}"
     caplog.clear()
@@ -759,8 +744,7 @@ async def test_errors_name_no_hidden_tool(user: str, near: tuple[str, ...], how:
 async def test_alternatives_of_a_failed_call_name_no_hidden_tool() -> None:
     async with permitting(GRANTS) as dispatcher:
         for user, alternatives in (("alice", ("jokes", "time")), ("mallory", ("time",)), ("bob", ("time",))):
-            result = await dispatcher.execute("jokers", user=user, timeout=1)
-            assert result.error.alternatives == alternatives
+            assert (await dispatcher.execute("jokers", user=user, timeout=1)).error.alternatives == alternatives
 
 
 async def test_while_a_callables_answer_is_not_cached_tools_with_permissions_are_hidden() -> None:
@@ -770,8 +754,7 @@ async def test_while_a_callables_answer_is_not_cached_tools_with_permissions_are
         with pytest.raises(RejectedError, match=r"Use Dispatcher\.tools\(\)") as caught:
             dispatcher.tool("jokes", user="alice")
         assert (caught.value.type, caught.value.retryable) == ("permissions-unavailable", True)
-        result = await dispatcher.execute("joke", user="alice")
-        assert result.error.alternatives == ("jokers",)
+        assert (await dispatcher.execute("joke", user="alice")).error.alternatives == ("jokers",)
         await dispatcher.tools(user="alice")
         assert dispatcher.tool("jokes", user="alice").name == "jokes"
 
@@ -784,8 +767,7 @@ async def test_a_list_fails_if_permissions_are_needed_and_unavailable() -> None:
             await dispatcher.tools(user="alice")
         assert caught.value.type == "permissions-unavailable"
         assert "tools()" not in caught.value.message
-        found = await dispatcher.tools(text="jokers", user="alice")
-        assert [tool.name for tool in found] == ["jokers"]
+        assert [tool.name for tool in (await dispatcher.tools(text="jokers", user="alice"))] == ["jokers"]
     async with permitting(None) as dispatcher:
         assert [tool.name for tool in await dispatcher.tools(user="alice")] == ["jokers"]
 
@@ -814,10 +796,8 @@ async def test_a_callable_is_asked_once_a_minute_for_concurrent_callers() -> Non
 
 
 async def test_a_synchronous_callable_is_accepted() -> None:
-    async with (
-        serving(lambda _: "done"),
-        permitting(lambda user: {"tools:jokes"} if user == "alice" else ()) as dispatcher,
-    ):
+    grants = {"alice": {"tools:jokes"}, "bob": ()}
+    async with serving(lambda _: "done"), permitting(grants.__getitem__) as dispatcher:
         assert await dispatcher.call("jokes", user="alice") == "done"
         with pytest.raises(RejectedError, match="does not have"):
             await dispatcher.call("jokes", user="bob")
@@ -830,18 +810,12 @@ async def test_a_callable_that_fails_refuses_calls_until_it_answers() -> None:
     async with serving(lambda _: "done"), permitting(directory, transport, telemetry=telemetry) as dispatcher:
         sent = transport.messages
         for _ in range(3):
-            result = await dispatcher.execute("jokes", user="alice")
-            error = result.error
+            error = (await dispatcher.execute("jokes", user="alice")).error
             assert (error.type, error.rejected_by) == ("permissions-unavailable", "permissions")
             assert (error.retryable, error.retry_after) == (True, FAILURE_CACHE_S)
-        assert directory.asked == ["alice"]
-        assert transport.messages == sent
-        assert (
-            registry.get_sample_value(
-                "dispatch_calls_total", {"tool": "jokes", "service": "lab", "outcome": "rejected"}
-            )
-            == 3
-        )
+        assert (directory.asked, transport.messages) == (["alice"], sent)
+        rejected = {"tool": "jokes", "service": "lab", "outcome": "rejected"}
+        assert registry.get_sample_value("dispatch_calls_total", rejected) == 3
         directory.error = None
         await asyncio.sleep(FAILURE_CACHE_S)
         assert await dispatcher.call("jokes", user="alice") == "done"
@@ -854,22 +828,16 @@ async def test_a_call_waits_for_a_slow_callable_within_its_timeout(timeout: floa
     directory.seconds = 5.0
     async with permitting(directory) as dispatcher:
         result = await dispatcher.execute("jokes", user="alice", timeout=timeout)
-    assert result.error.type == "permissions-unavailable"
-    assert result.duration == pytest.approx(waits)
+    assert (result.error.type, result.duration) == ("permissions-unavailable", pytest.approx(waits))
 
 
 async def test_the_wait_counts_towards_the_deadline_of_the_call() -> None:
     directory = Directory()
     directory.seconds = 0.75
 
-    async def work(_: Any) -> str:
-        await asyncio.sleep(10)
-        return "done"
-
-    async with serving(work), permitting(directory) as dispatcher:
+    async with serving(lambda _: asyncio.sleep(10, "done")), permitting(directory) as dispatcher:
         result = await dispatcher.execute("jokes", user="alice", timeout=2.0)
-    assert result.outcome is Outcome.TIMEOUT
-    assert result.duration == pytest.approx(2.0, abs=0.01)
+    assert (result.outcome, result.duration) == (Outcome.TIMEOUT, pytest.approx(2.0, abs=0.01))
 
 
 async def test_a_cancelled_caller_is_counted_and_the_request_serves_the_others() -> None:
@@ -894,10 +862,8 @@ async def test_close_ends_calls_that_wait_for_permissions_and_later_ones_fail_as
         call = asyncio.create_task(dispatcher.execute("jokes", user="alice"))
         await asyncio.sleep(0.1)
         await dispatcher.close()
-        result = await call
-        assert result.error.type in ("permissions-unavailable", "closed")
-        later = await dispatcher.execute("jokes", user="bob")
-        assert later.error.type == "closed"
+        assert (await call).error.type in ("permissions-unavailable", "closed")
+        assert (await dispatcher.execute("jokes", user="bob")).error.type == "closed"
 
 
 class Echo(dispatch.ToolService):
@@ -950,8 +916,7 @@ async def test_a_tool_with_permissions_is_not_called_without_grants(service: Any
     async with serving(spy), dispatching(catalog(service=service, work=tool)) as dispatcher:
         with pytest.raises(RejectedError) as caught:
             await dispatcher.call("work", user="alice")
-    assert caught.value.type == "not-permitted"
-    assert spy.requests == []
+    assert (caught.value.type, spy.requests) == ("not-permitted", [])
 
 
 @pytest.mark.parametrize(("value", "key", "text"), INVALID)
@@ -974,5 +939,4 @@ def test_a_config_param_of_that_name_goes_to_the_service() -> None:
     service = JOKE_SERVICE | {"config-params": [{"name": "permissions"}]}
     tool = {key: value for key, value in TELL_JOKE.items() if key != "style"}
     descriptor = Catalog.of([service], [tool | {"permissions": "any"}]).tool("tell-joke")
-    assert descriptor.config == {"permissions": "any"}
-    assert descriptor.permissions == ()
+    assert (descriptor.config, descriptor.permissions) == ({"permissions": "any"}, ())

@@ -48,8 +48,7 @@ def test_an_error_survives_the_way_to_another_process(error: DispatchError, copi
     assert type(twin) is type(error)
     assert vars(twin) == vars(error)
     assert str(twin) == str(error) == error.message
-    assert twin.args == error.args
-    assert twin.as_dict() == error.as_dict()
+    assert (twin.args, twin.as_dict()) == (error.args, error.as_dict())
 
 
 @each
@@ -83,16 +82,8 @@ def test_each_class_has_its_outcome(cls: type[DispatchError], outcome: Outcome) 
 
 
 def test_the_outcomes_are_the_one_vocabulary() -> None:
-    assert {str(outcome) for outcome in Outcome} == {
-        "success",
-        "tool_error",
-        "invalid_arguments",
-        "throttled",
-        "timeout",
-        "transport",
-        "cancelled",
-        "rejected",
-    }
+    names = ("success", "tool_error", "invalid_arguments", "throttled", "timeout", "transport", "cancelled", "rejected")
+    assert {str(outcome) for outcome in Outcome} == {*names}
 
 
 def test_as_dict_has_what_a_machine_needs() -> None:

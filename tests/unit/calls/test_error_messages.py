@@ -178,12 +178,8 @@ UNSEEN = ("NOT_SENT", "FORGOTTEN", "INVALID_RESULT")
 
 
 def of_mcp_servers() -> list[DispatchError]:
-    codes = (
-        INVALID_PARAMS,
-        METHOD_NOT_FOUND,
-        INTERNAL_ERROR,
-        *(each for each in TransportFailure if each.name not in UNSEEN),
-    )
+    of_transports = (each for each in TransportFailure if each.name not in UNSEEN)
+    codes = (INVALID_PARAMS, METHOD_NOT_FOUND, INTERNAL_ERROR, *of_transports)
     answers = [MCPError(code, "It broke. Badly.") for code in codes]
     return [
         error_from_mcp_error(MCPError(TransportFailure.THROTTLED, "HTTP status 429", 7.5), "work", "server").error,
@@ -302,11 +298,8 @@ def test_the_text_names_the_cause(by: str, reason: str, text: str) -> None:
 def test_a_closed_dispatcher_has_sent_nothing(reason: str) -> None:
     error = error_messages.error_from_rejection(Rejection("bulkhead", reason), "work")
     assert isinstance(error, TransportError)
-    assert (error.type, error.may_have_run, error.message) == (
-        "closed",
-        False,
-        error_messages.error_from_closing("work").message,
-    )
+    message = error_messages.error_from_closing("work").message
+    assert (error.type, error.may_have_run, error.message) == ("closed", False, message)
 
 
 def test_alternatives_are_added_once_to_the_attribute_and_the_text() -> None:
@@ -384,12 +377,8 @@ def test_a_tool_error_without_a_message_is_given_one() -> None:
 def test_an_overloaded_service(seconds: float | None, advice: str) -> None:
     error = told(refusal("overloaded", seconds))
     assert type(error) is ThrottledError
-    assert (error.type, error.retryable, error.retry_after, error.rejected_by) == (
-        "overloaded",
-        True,
-        seconds,
-        "service",
-    )
+    found = (error.type, error.retryable, error.retry_after, error.rejected_by)
+    assert found == ("overloaded", True, seconds, "service")
     assert f"call it again {advice}" in error.message
 
 

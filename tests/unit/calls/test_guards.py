@@ -25,7 +25,6 @@ from dispatch import (
     Catalog,
     Dispatcher,
     Functions,
-    InstanceChanged,
     Policy,
     RejectedError,
     ThrottledError,
@@ -45,17 +44,18 @@ from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, cancel_task, idle, now, start_task
 from tests.helpers.dispatcher_and_service import (
     BROKER,
-    REQUESTS,
-    RESPONSES,
     UNGUARDED,
     Gate,
     Peer,
     Service,
     catalog,
     dispatching,
+    follow_instances,
     read,
     serving,
     stand,
+    tool_of,
+    topics_of,
 )
 
 
@@ -82,13 +82,13 @@ class Work:
 
 @contextlib.asynccontextmanager
 async def pair(
-    work: Callable[[str], Any], descriptors: Catalog | None = None, at: Mapping[str, Mapping[str, Any]] | None = None
+    work: Callable[[str], Any], descriptors: Catalog | None = None, at: Mapping[str, Mapping[str, str]] | None = None
 ) -> AsyncIterator[Dispatcher]:
-    """A dispatcher, and the instances ``first`` and ``second`` (their options: ``at``) that run ``work`` of their names."""
-    at = at or {name: {"instance": name} for name in ("first", "second")}
+    """A dispatcher, and the instances ``first`` and ``second`` (their topics: ``at``) that run ``work`` of their names."""
+    at = at or {}
     async with (
-        serving(lambda _: work("first"), **at["first"]),
-        serving(lambda _: work("second"), **at["second"]),
+        serving(lambda _: work("first"), at=at.get("first"), instance="first"),
+        serving(lambda _: work("second"), at=at.get("second"), instance="second"),
         dispatching(descriptors) as dispatcher,
     ):
         yield dispatcher
@@ -115,13 +115,6 @@ async def time_stream(dispatcher: Dispatcher, chunks: int) -> float:
     await read(dispatcher.stream("work"), arrived)
     assert len(arrived) == chunks
     return now() - began
-
-
-def follow_instances(dispatcher: Dispatcher) -> list[InstanceChanged]:
-    """Return the changes of instances, as they come."""
-    changes: list[InstanceChanged] = []
-    dispatcher.on_event(lambda event: changes.append(event) if isinstance(event, InstanceChanged) else None)
-    return changes
 
 
 @contextlib.asynccontextmanager
@@ -170,14 +163,10 @@ async def test_callers_in_haste_do_not_take_a_tool_from_those_who_wait() -> None
     Where nothing answers, timeouts of the same length open it."""
     outcomes = {"hasty": Counter[Outcome](), "patient": Counter[Outcome]()}
 
-    async def work(_: object) -> str:
-        await asyncio.sleep(2)
-        return "done"
-
     async def call(dispatcher: Dispatcher, user: str, timeout: float) -> None:
         outcomes[user][(await dispatcher.execute("work", user=user, timeout=timeout)).outcome] += 1
 
-    async with stand(work) as (dispatcher, _), asyncio.TaskGroup() as calls:
+    async with stand(lambda _: asyncio.sleep(2, "done")) as (dispatcher, _), asyncio.TaskGroup() as calls:
         for number in range(600):
             calls.create_task(call(dispatcher, "hasty", 1.0))
             if number % 5 == 0:
@@ -195,11 +184,7 @@ async def test_callers_in_haste_do_not_take_a_tool_from_those_who_wait() -> None
 async def test_a_tool_that_has_become_fast_is_found_by_callers_in_haste() -> None:
     seconds = 3_600.0
 
-    async def work(_: object) -> str:
-        await asyncio.sleep(seconds)
-        return "done"
-
-    async with stand(work, tools(policy={"retry": 1})) as (dispatcher, _):
+    async with stand(lambda _: asyncio.sleep(seconds, "done"), tools(policy={"retry": 1})) as (dispatcher, _):
         seconds = 2.0
         for _ in range(3):
             await dispatcher.call("work")
@@ -236,8 +221,7 @@ async def test_who_has_no_breaker_is_told_so() -> None:
 async def test_a_caller_that_leaves_counts_as_nothing() -> None:
     async with stand(Gate(), tools(policy={"breaker": {"consecutive-failures": 1}})) as (dispatcher, _):
         for _ in range(5):
-            call = await start_task(dispatcher.call("work"))
-            await cancel_task(call)
+            await cancel_task(await start_task(dispatcher.call("work")))
         assert dispatcher.breaker("work").state is State.CLOSED
         stream = dispatcher.stream("work")
         reading = asyncio.ensure_future(anext(stream))
@@ -355,10 +339,8 @@ async def test_a_rate_is_kept_and_who_would_wait_too_long_is_told_when_to_come_b
 
 
 async def test_one_user_does_not_take_the_others_share() -> None:
-    async with stand(lambda _: "done", tools(policy={"user-rate-limit": {"rate": "1/s", "max-wait": 0}})) as (
-        dispatcher,
-        _,
-    ):
+    policy = {"user-rate-limit": {"rate": "1/s", "max-wait": 0}}
+    async with stand(lambda _: "done", tools(policy=policy)) as (dispatcher, _):
         hog = await asyncio.gather(*(dispatcher.execute("work", user="hog") for _ in range(5)))
         assert sum(result.ok for result in hog) == 1
         assert (await dispatcher.execute("work", user="ann")).ok
@@ -403,8 +385,7 @@ async def test_what_may_have_run_is_not_tried_again_unless_it_may_run_twice() ->
     async with deaf(policy={"attempt-timeout": 1}) as (dispatcher, peer):
         with pytest.raises(CallTimeoutError) as caught:
             await dispatcher.call("work", timeout=5)
-        assert caught.value.limit_name == "attempt"
-        assert peer.arrived.qsize() == 1
+        assert (caught.value.limit_name, peer.arrived.qsize()) == ("attempt", 1)
     async with deaf(policy={"attempt-timeout": 1}, idempotent=True) as (dispatcher, peer):
         result = await dispatcher.execute("work", timeout=5)
         assert (result.outcome, result.attempts) == (Outcome.TIMEOUT, 3)
@@ -427,17 +408,14 @@ async def test_a_key_is_repeated_where_it_is_known_and_runs_once() -> None:
 
 
 async def test_a_tools_own_error_is_its_answer() -> None:
-    runs = []
-
     def fail(arguments: dict[str, Any]) -> str:
-        runs.append(1)
         raise ToolError("busy", "come back")
 
-    async with stand(fail, tools(idempotent=True)) as (dispatcher, _):
+    async with stand(fail, tools(idempotent=True)) as (dispatcher, server):
         for _ in range(30):
             with pytest.raises(ToolError):
                 await dispatcher.call("work")
-        assert len(runs) == 30
+        assert server.requests == 30
         assert dispatcher.breaker("work").state is State.CLOSED, "and says nothing of its service's health"
     async with stand(fail, tools(idempotent=True, policy={"retry": {"retryable-errors": ["busy"]}})) as (dispatcher, _):
         result = await dispatcher.execute("work")
@@ -576,8 +554,7 @@ async def test_a_drain_ends_when_its_time_is_over() -> None:
         began = now()
         await dispatcher.close(drain=5)
         assert now() - began == pytest.approx(5, abs=0.1)
-        error = (await running).error
-        assert error.type == "closed"
+        assert (await running).error.type == "closed"
 
 
 # -- reload ---------------------------------------------------------------------------------------------------------
@@ -588,8 +565,7 @@ async def test_a_new_policy_keeps_the_breaker_and_what_is_under_way(gate: Gate) 
         breaker.force_open()
         await dispatcher.reload(tools(policy={"breaker": {"consecutive-failures": 7}, "bulkhead": 1}))
         assert dispatcher.breaker("work") is breaker
-        assert breaker.state is State.FORCED_OPEN
-        assert breaker.settings.consecutive_failures == 7
+        assert (breaker.state, breaker.settings.consecutive_failures) == (State.FORCED_OPEN, 7)
         breaker.reset()
         waiting = await start_task(dispatcher.call("work"))
         assert gate.running == 1, "the new limit counts the call that began under the old one"
@@ -607,9 +583,8 @@ async def test_a_removed_tool_finds_its_guards_again_for_a_time() -> None:
             await dispatcher.call("one")
         assert await dispatcher.call("three") == "done"
         await advance(RETENTION_S - 1)
-        await dispatcher.reload(
-            catalog(one={}), policy=Policy(breaker=Breaker(consecutive_failures=4), bulkhead=Bulkhead(max_wait=0))
-        )
+        policy = Policy(breaker=Breaker(consecutive_failures=4), bulkhead=Bulkhead(max_wait=0))
+        await dispatcher.reload(catalog(one={}), policy=policy)
         assert dispatcher.breaker("one") is former
         assert former.settings.consecutive_failures == 4
         await advance(RETENTION_S)  # it is no longer removed
@@ -623,25 +598,11 @@ async def test_a_removed_tool_finds_its_guards_again_for_a_time() -> None:
 
 
 async def test_instances_with_topics_of_their_own_take_turns() -> None:
-    topics = [
-        {
-            "id": name,
-            "request-queue": f"non-persistent://tg/request/lab-{name}",
-            "response-queue": f"non-persistent://tg/response/lab-{name}",
-        }
-        for name in ("x", "y")
-    ]
+    listed = list_instances("x", "y", scheme="non-persistent")
     async with contextlib.AsyncExitStack() as stack:
-        for each in topics:
-            await stack.enter_async_context(
-                serving(
-                    lambda _, name=each["id"]: name,
-                    request_queue=each["request-queue"],
-                    response_queue=each["response-queue"],
-                    instance=each["id"],
-                )
-            )
-        dispatcher = await stack.enter_async_context(dispatching(catalog(service={"instances": topics})))
+        for name, at in listed.items():
+            await stack.enter_async_context(serving(lambda _, name=name: name, at=at, instance=name))
+        dispatcher = await stack.enter_async_context(dispatching(catalog(service={"instances": [*listed.values()]})))
         assert dispatcher.instances("lab") == ()
         answers = Counter([await dispatcher.call("work") for _ in range(10)])
         assert answers == {"x": 5, "y": 5}
@@ -651,12 +612,12 @@ async def test_instances_with_topics_of_their_own_take_turns() -> None:
 
 
 async def test_an_instance_that_fails_is_left_out() -> None:
-    async def fine(_: dict[str, Any]) -> str:
-        return "fine"
-
-    stuck = Gate()
     tool = tools(idempotent=True, policy={"attempt-timeout": 0.5, "timeout": 5})
-    async with serving(stuck, instance="stuck"), serving(fine, instance="fine"), dispatching(tool) as dispatcher:
+    async with (
+        serving(Gate(), instance="stuck"),
+        serving(lambda _: "fine", instance="fine"),
+        dispatching(tool) as dispatcher,
+    ):
         await dispatcher.execute("work")
         await advance(0.5)
         results = [await dispatcher.execute("work") for _ in range(40)]
@@ -690,19 +651,19 @@ async def test_when_a_tool_is_well_again_its_instances_are() -> None:
         assert [view.state for view in dispatcher.instances("lab") if view.state == "ejected"] == []
 
 
-PERSISTENT = {"request_queue": "persistent://tg/request/lab", "response_queue": "persistent://tg/response/lab"}
-ON_DISK = {key.replace("_", "-"): topic for key, topic in PERSISTENT.items()}
+PERSISTENT = topics_of("lab", "persistent")
+READS = tools(read_only=True)
 SMALL = {"concurrency": 1, "max_queue": 0}
 
 
-def list_instances(
-    *names: str, base: Mapping[str, str] = PERSISTENT
-) -> tuple[dict[str, dict[str, str]], list[dict[str, str]]]:
-    """Return topics for each instance, and how a descriptor lists them."""
-    topics = {name: {key: f"{topic}-{name}" for key, topic in base.items()} for name in names}
-    return topics, [
-        {"id": name, **{key.replace("_", "-"): topic for key, topic in each.items()}} for name, each in topics.items()
-    ]
+def list_instances(*names: str, scheme: str = "persistent") -> dict[str, dict[str, str]]:
+    """Return instances by their names, as a descriptor lists them."""
+    return {name: {"id": name, **topics_of(f"lab-{name}", scheme)} for name in names}
+
+
+def listing(instances: Mapping[str, Mapping[str, str]], is_read: bool = False) -> Catalog:
+    """Return a catalogue of ``work`` on persistent topics with these instances."""
+    return catalog(service={**PERSISTENT, "instances": [*instances.values()]}, work={"read-only": is_read})
 
 
 @pytest.mark.parametrize("is_repeatable", [False, True])
@@ -711,24 +672,19 @@ async def test_one_overloaded_instance_on_a_shared_topic_does_not_pause_the_tool
 
     async with contextlib.AsyncExitStack() as stack:
         for name in "abcd":
-            await stack.enter_async_context(
-                serving(
-                    lambda _: asyncio.sleep(0.05, "done"), instance=name, **PERSISTENT, **(SMALL if name == "a" else {})
-                )
-            )
-        descriptors = catalog(service=ON_DISK, work={"read-only": is_repeatable})
+            options = {"instance": name, **(SMALL if name == "a" else {})}
+            await stack.enter_async_context(serving(lambda _: asyncio.sleep(0.05, "done"), at=PERSISTENT, **options))
+        descriptors = catalog(service=PERSISTENT, work={"read-only": is_repeatable})
         dispatcher = await stack.enter_async_context(dispatching(descriptors))
-        calls = await begin(dispatcher, 400, 0.01)
-        results = await asyncio.gather(*calls)
-        outcomes = Counter(each.outcome for each in results)
+        outcomes = await count_outcomes(await begin(dispatcher, 400, 0.01))
         assert outcomes[Outcome.REJECTED] == 0
         assert outcomes[Outcome.SUCCESS] >= 390
 
 
 async def test_instances_on_a_shared_topic_that_answer_nothing_but_refusals_pause_the_tool() -> None:
     async with (
-        serving(lambda _: asyncio.sleep(20, "done"), **PERSISTENT, **SMALL),
-        dispatching(catalog(service=ON_DISK), policy=Policy(retry=None)) as dispatcher,
+        serving(lambda _: asyncio.sleep(20, "done"), at=PERSISTENT, **SMALL),
+        dispatching(catalog(service=PERSISTENT), policy=Policy(retry=None)) as dispatcher,
     ):
         first = await start_task(dispatcher.execute("work"), 0.1)
         for _ in range(10):
@@ -742,13 +698,13 @@ async def test_instances_on_a_shared_topic_that_answer_nothing_but_refusals_paus
 
 
 async def test_a_persistent_topic_on_which_nothing_replies_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    async with dispatching(catalog(service=ON_DISK)) as dispatcher:
+    async with dispatching(catalog(service=PERSISTENT)) as dispatcher:
         call = await start_task(dispatcher.execute("work", timeout=5), 2.1)
         unanswered = "so far nothing has replied on persistent://tg/request/lab"
         assert caplog.messages == [f"{unanswered}: is the service running?"]
         error = (await call).error
         assert f"{unanswered} (is the service running?); tool 'work' may have been executed" in error.message
-        async with serving(lambda _: asyncio.sleep(3, "done"), **PERSISTENT):
+        async with serving(lambda _: asyncio.sleep(3, "done"), at=PERSISTENT):
             assert await dispatcher.call("work") == "done"
             assert (await dispatcher.execute("work", timeout=1)).outcome is Outcome.TIMEOUT
     assert len(caplog.messages) == 1
@@ -759,9 +715,9 @@ async def test_an_instance_behind_a_shared_topic_that_hangs_does_not_keep_calls_
     """Half of the calls are at it, and they alone fail."""
 
     async with (
-        serving(lambda _: asyncio.sleep(0.05, "done"), instance="a", **PERSISTENT),
-        serving(lambda _: asyncio.sleep(3_600, "never"), instance="b", **PERSISTENT),
-        dispatching(catalog(service=ON_DISK)) as dispatcher,
+        serving(lambda _: asyncio.sleep(0.05, "done"), instance="a", at=PERSISTENT),
+        serving(lambda _: asyncio.sleep(3_600, "never"), instance="b", at=PERSISTENT),
+        dispatching(catalog(service=PERSISTENT)) as dispatcher,
     ):
         calls = await begin(dispatcher, 60 * 40, 0.025)
         assert await count_outcomes(calls) == {Outcome.SUCCESS: 1_200, Outcome.TIMEOUT: 1_200}
@@ -769,8 +725,8 @@ async def test_an_instance_behind_a_shared_topic_that_hangs_does_not_keep_calls_
 
 async def test_the_places_of_a_tool_on_a_shared_topic_hold_while_nothing_is_answered(gate: Gate) -> None:
     async with (
-        serving(gate, **PERSISTENT),
-        dispatching(catalog(service=ON_DISK), policy=Policy(bulkhead=Bulkhead(4))) as dispatcher,
+        serving(gate, at=PERSISTENT),
+        dispatching(catalog(service=PERSISTENT), policy=Policy(bulkhead=Bulkhead(4))) as dispatcher,
     ):
         gate.open.set()
         await asyncio.gather(*(dispatcher.call("work") for _ in range(20)))
@@ -785,11 +741,11 @@ async def test_a_listed_topic_that_answers_nothing_but_refusals_does_not_pause_t
     """The other topic of the service has asked for no pause."""
 
     calls: list[asyncio.Task[CallResult]] = []
-    topics, listed = list_instances("small", "large")
+    listed = list_instances("small", "large")
     async with (
-        serving(lambda _: asyncio.sleep(20 if calls else 0, "late"), **topics["small"], **SMALL),
-        serving(lambda _: "done", **topics["large"]),
-        dispatching(catalog(service={**ON_DISK, "instances": listed}), policy=Policy(retry=None)) as dispatcher,
+        serving(lambda _: asyncio.sleep(20 if calls else 0, "late"), at=listed["small"], **SMALL),
+        serving(lambda _: "done", at=listed["large"]),
+        dispatching(listing(listed), policy=Policy(retry=None)) as dispatcher,
     ):
         await asyncio.gather(dispatcher.call("work"), dispatcher.call("work"))  # each of them has replied
         for _ in range(60):
@@ -802,10 +758,10 @@ async def test_a_listed_topic_that_answers_nothing_but_refusals_does_not_pause_t
 
 async def test_reads_at_a_listed_topic_that_nothing_serves_go_to_the_other_one() -> None:
     """They go there as soon as an answer would have come; the default policy leaves a slow tool all its time."""
-    topics, listed = list_instances("absent", "present")
+    listed = list_instances("absent", "present")
     async with (
-        serving(lambda _: asyncio.sleep(0.5, "done"), **topics["present"]),
-        dispatching(catalog(service={**ON_DISK, "instances": listed}, work={"read-only": True})) as dispatcher,
+        serving(lambda _: asyncio.sleep(0.5, "done"), at=listed["present"]),
+        dispatching(listing(listed, is_read=True)) as dispatcher,
     ):
         began = now()
         assert await asyncio.gather(*(dispatcher.call("work") for _ in range(64))) == ["done"] * 64
@@ -814,13 +770,13 @@ async def test_reads_at_a_listed_topic_that_nothing_serves_go_to_the_other_one()
 
 async def test_a_listed_topic_on_which_nothing_has_replied_gets_one_request_at_a_time() -> None:
     """As long as another one replies, and until it has replied itself: then it has its share."""
-    topics, listed = list_instances("late", "early")
+    listed = list_instances("late", "early")
     async with (
-        serving(lambda _: asyncio.sleep(0.01, "early"), **topics["early"]),
-        dispatching(catalog(service={**ON_DISK, "instances": listed})) as dispatcher,
+        serving(lambda _: asyncio.sleep(0.01, "early"), at=listed["early"]),
+        dispatching(listing(listed)) as dispatcher,
     ):
         calls = await begin(dispatcher, 100, 0.1)
-        async with serving(lambda _: asyncio.sleep(0.01, "late"), **topics["late"]):
+        async with serving(lambda _: asyncio.sleep(0.01, "late"), at=listed["late"]):
             outcomes = await count_outcomes(calls)
             assert outcomes[Outcome.SUCCESS] >= 99
             answers = Counter([await dispatcher.call("work") for _ in range(100)])
@@ -835,9 +791,8 @@ async def test_reads_at_a_listed_topic_with_a_slow_tool_stay_there() -> None:
         await asyncio.sleep(10 if name == "first" else 12)
         return name
 
-    topics, listed = list_instances("first", "second")
-    descriptors = catalog(service={**ON_DISK, "instances": listed}, work={"read-only": True})
-    async with pair(work, descriptors, topics) as dispatcher:
+    listed = list_instances("first", "second")
+    async with pair(work, listing(listed, is_read=True), listed) as dispatcher:
         answers = await asyncio.gather(*(dispatcher.call("work") for _ in range(10)))
         assert Counter(answers) == Counter(began) == {"first": 5, "second": 5}
 
@@ -849,9 +804,9 @@ async def test_reads_at_a_listed_topic_with_a_slow_tool_stay_there() -> None:
 async def test_an_instance_that_hangs_gets_hardly_a_call_at_any_rate(rate: int, is_listed: bool, is_read: bool) -> None:
     """Agents make few calls: it is noticed before they fail, and before they fill the bulkhead."""
     work = Work()
-    topics, listed = list_instances("first", "second")
-    descriptors = catalog(service={**ON_DISK, "instances": listed} if is_listed else {}, work={"read-only": is_read})
-    async with pair(work, descriptors, topics if is_listed else None) as dispatcher:
+    listed = list_instances("first", "second")
+    descriptors = listing(listed, is_read=is_read) if is_listed else catalog(work={"read-only": is_read})
+    async with pair(work, descriptors, listed if is_listed else None) as dispatcher:
         assert set(await count_outcomes(await begin(dispatcher, 10 * rate, 1 / rate))) == {Outcome.SUCCESS}
         work.hanging = True
         outcomes = await count_outcomes(await begin(dispatcher, 29 * rate, 1 / rate))
@@ -939,41 +894,27 @@ async def test_the_timeout_of_attempts_does_not_shrink_when_a_tool_fails_at_once
 @pytest.mark.costly
 async def test_a_tool_that_becomes_slow_as_a_whole_is_no_failure() -> None:
     """A cache is empty, for example: no attempt at another instance would be faster, and no instance hangs."""
-    began: list[float] = []
-
-    async def work(_: object) -> str:
-        began.append(now())
-        await asyncio.sleep(1.5 if len(began) > 200 else 0.05)
-        return "done"
-
+    service = Service(lambda _: asyncio.sleep(1.5 if len(service.requests) > 200 else 0.05, "done"))
     async with (
-        serving(work, instance="first"),
-        serving(work, instance="second"),
-        dispatching(catalog(work={"read-only": True})) as dispatcher,
+        serving(service, instance="first"),
+        serving(service, instance="second"),
+        dispatching(READS) as dispatcher,
     ):
         changes = follow_instances(dispatcher)
         calls = await begin(dispatcher, 600, 0.1)
         assert {(each.outcome, each.attempts) for each in await asyncio.gather(*calls)} == {(Outcome.SUCCESS, 1)}
         assert [each.change for each in changes] == ["joined", "joined"]
-        assert len(began) == 600
+        assert len(service.requests) == 600
 
 
 @pytest.mark.parametrize("seconds", [1.5, 5])
 async def test_a_tool_on_a_shared_topic_that_becomes_slow_as_a_whole_is_no_failure(seconds: float) -> None:
     """Its service has more time than the usual limit of an attempt, once no later call is answered within that."""
-    began: list[float] = []
-
-    async def work(_: object) -> str:
-        began.append(now())
-        await asyncio.sleep(seconds if len(began) > 200 else 0.05)
-        return "done"
-
-    async with (
-        serving(work, **PERSISTENT),
-        dispatching(catalog(service=ON_DISK, work={"read-only": True})) as dispatcher,
-    ):
+    service = Service(lambda _: asyncio.sleep(seconds if len(service.requests) > 200 else 0.05, "done"))
+    descriptors = catalog(service=PERSISTENT, work={"read-only": True})
+    async with serving(service, at=PERSISTENT), dispatching(descriptors) as dispatcher:
         assert set(await count_outcomes(await begin(dispatcher, 500, 0.1))) == {Outcome.SUCCESS}
-        assert len(began) < 530
+        assert len(service.requests) < 530
 
 
 async def test_a_function_of_this_process_that_becomes_slow_is_no_failure() -> None:
@@ -1020,21 +961,14 @@ async def test_reads_that_are_called_seldom_are_repeated_when_an_instance_hangs(
 
 
 async def test_slow_reads_that_are_called_seldom_have_their_time() -> None:
-    began = 0
-
-    async def work(_: object) -> str:
-        nonlocal began
-        began += 1
-        await asyncio.sleep(20 if began % 4 == 0 else 2)
-        return "done"
-
+    service = Service(lambda _: asyncio.sleep(2 if len(service.requests) % 4 else 20, "done"))
     async with (
-        serving(work, instance="first"),
-        serving(work, instance="second"),
-        dispatching(catalog(work={"read-only": True})) as dispatcher,
+        serving(service, instance="first"),
+        serving(service, instance="second"),
+        dispatching(READS) as dispatcher,
     ):
         assert set(await count_outcomes(await begin(dispatcher, 30, 8))) == {Outcome.SUCCESS}
-        assert began == 30
+        assert len(service.requests) == 30
 
 
 @pytest.mark.parametrize("is_read", [False, True])
@@ -1064,22 +998,14 @@ async def test_a_read_whose_service_stops_while_the_tool_runs_is_made_at_another
 
 
 async def test_a_version_without_instances_loses_its_share_until_there_is_one() -> None:
-    topics = {
-        "request_queue": "non-persistent://tg/request/next",
-        "response_queue": "non-persistent://tg/response/next",
-    }
-    services = [
-        {"id": "lab", "request-queue": REQUESTS, "response-queue": RESPONSES},
-        {"id": "next", **{key.replace("_", "-"): topic for key, topic in topics.items()}},
-    ]
-    work = {"type": "tool-service", "name": "work", "description": "Does work."}
+    services = [{"id": name, **topics_of(name)} for name in ("lab", "next")]
     tools = [
-        work | {"service": "lab", "version": "1.0.0", "rollout": {"2.0.0": 100}},
-        work | {"service": "next", "version": "2.0.0"},
+        tool_of("lab", "work", version="1.0.0", rollout={"2.0.0": 100}),
+        tool_of("next", "work", version="2.0.0"),
     ]
     async with serving(lambda _: "former"), dispatching(Catalog.of(services, tools)) as dispatcher:
         for _ in range(2):
-            async with serving(lambda _: "next", **topics):
+            async with serving(lambda _: "next", at=services[1]):
                 await advance(1)
                 assert await dispatcher.call("work") == "next"
             await advance(1.5)
@@ -1114,18 +1040,17 @@ async def test_the_topic_of_a_listed_instance_that_is_gone_gets_no_calls_while_o
         def has_subscriber(self, topic: str) -> bool:
             return not knows_consumers or super().has_subscriber(topic)
 
-    base = {"request_queue": REQUESTS, "response_queue": RESPONSES}
-    topics, listed = list_instances("first", "second", base=base)
+    listed = list_instances("first", "second", scheme="non-persistent")
     async with (
-        serving(lambda _: "second", **topics["second"]),
-        dispatching(catalog(service={"instances": listed}), transport=Broker(BROKER)) as dispatcher,
+        serving(lambda _: "second", at=listed["second"]),
+        dispatching(catalog(service={"instances": [*listed.values()]}), transport=Broker(BROKER)) as dispatcher,
     ):
-        async with serving(lambda _: "first", **topics["first"]):
+        async with serving(lambda _: "first", at=listed["first"]):
             assert {await dispatcher.call("work") for _ in range(4)} == {"first", "second"}
         for _ in range(8):
             await advance(GONE_S / 4)
             assert [await dispatcher.call("work", timeout=1) for _ in range(4)] == ["second"] * 4
-        async with serving(lambda _: "first", **topics["first"]):
+        async with serving(lambda _: "first", at=listed["first"]):
             await advance(1)
             assert "first" in {await dispatcher.call("work") for _ in range(40)}
 
@@ -1189,8 +1114,8 @@ async def test_streams_on_a_shared_topic_that_stop_half_way_leave_places_to_the_
         await asyncio.sleep(3_600 if name == "first" else 0.2)
         yield name
 
-    at = {name: {"instance": name, **PERSISTENT} for name in ("first", "second")}
-    async with pair(work, catalog(service=ON_DISK), at) as dispatcher:
+    at = dict.fromkeys(("first", "second"), PERSISTENT)
+    async with pair(work, catalog(service=PERSISTENT), at) as dispatcher:
         calls = await begin(dispatcher, 400, 1 / 20, lambda: time_stream(dispatcher, 2))
         ends = await asyncio.gather(*calls, return_exceptions=True)
         assert not [each for each in ends if isinstance(each, RejectedError)]
@@ -1217,17 +1142,11 @@ async def test_new_instances_beside_one_with_a_queue_are_used_at_once() -> None:
 @pytest.mark.costly
 async def test_what_hung_before_a_tool_recovered_opens_no_circuit_when_it_times_out() -> None:
     """The tool has been well for 20 s then. Calls that hang all the time open it."""
-    hanging, began = 0.0, 0
-
-    async def work(_: object) -> str:
-        nonlocal began
-        began += 1
-        await asyncio.sleep(3_600 if began % 10 < 10 * hanging else 0.05)
-        return "done"
-
-    async with stand(work) as (dispatcher, _):
+    hanging = 0.0
+    service = Service(lambda _: asyncio.sleep(3_600 if len(service.requests) % 10 < 10 * hanging else 0.05, "done"))
+    async with stand(service) as (dispatcher, _):
         calls = []
-        for count, hanging in ((25, 0.0), (50, 1.0), (325, 0.0)):  # noqa: B007 - work() reads it
+        for count, hanging in ((25, 0.0), (50, 1.0), (325, 0.0)):  # noqa: B007 - the service reads it
             calls += await begin(dispatcher, count, 1 / 5)
         assert await count_outcomes(calls) == {Outcome.SUCCESS: 350, Outcome.TIMEOUT: 50}
         hanging = 0.6
@@ -1238,11 +1157,8 @@ async def test_what_hung_before_a_tool_recovered_opens_no_circuit_when_it_times_
 
 async def test_the_error_of_an_attempt_that_its_service_stopped_names_the_limit_of_the_attempt() -> None:
     policy = {"attempt-timeout": 0.5006, "timeout": 5, "retry": 1}
-    topics = {key.replace("_", "-"): topic for key, topic in PERSISTENT.items()}
-    async with stand(lambda _: asyncio.sleep(60), catalog(service=topics, work={"policy": policy}), **PERSISTENT) as (
-        dispatcher,
-        _,
-    ):
+    tools = catalog(service=PERSISTENT, work={"policy": policy})
+    async with stand(lambda _: asyncio.sleep(60), tools, at=PERSISTENT) as (dispatcher, _):
         with pytest.raises(CallTimeoutError, match=r"within 0\.5006 s") as caught:
             await dispatcher.call("work")
         assert (caught.value.limit_name, caught.value.type) == ("attempt", "attempt-timeout")
@@ -1294,14 +1210,10 @@ async def test_an_instance_that_hangs_is_known_to_all_tools_of_its_service(work:
             work.hanging = number >= 60
             calls.append(asyncio.create_task(dispatcher.execute(randomness.choice(names))))
             await advance(0.5)
-        assert next((each.instance, each.change) for each in changes if each.change != "joined") == (
-            "first",
-            "unresponsive",
-        )
-        assert {each.id: each.state for each in dispatcher.instances("lab")} == {
-            "first": "unresponsive",
-            "second": "up",
-        }
+        first = next(each for each in changes if each.change != "joined")
+        assert (first.instance, first.change) == ("first", "unresponsive")
+        states = {each.id: each.state for each in dispatcher.instances("lab")}
+        assert states == {"first": "unresponsive", "second": "up"}
         in_metrics = {"service": "lab", "state": "unresponsive"}
         assert REGISTRY.get_sample_value("dispatch_instances", in_metrics) == 1
         outcomes = await count_outcomes(calls)

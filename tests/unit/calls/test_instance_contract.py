@@ -15,6 +15,7 @@ from dispatch import CallResult, Dispatcher, McpServers, Outcome
 from dispatch.errors import DispatchError, ErrorType
 from dispatch.mcp.server import McpServer
 from tests.helpers.clock import cancel_task
+from tests.helpers.dispatcher_and_service import tool_of
 from tests.helpers.mcp_connections import serving as serving_mcp
 from tests.helpers.mcp_servers.programs import until
 
@@ -95,7 +96,6 @@ class Stand:
     async def execute(self, timeout: float = 20.0, **arguments: str) -> CallResult:
         if self.dispatcher is not None:
             return await self.dispatcher.execute("work", arguments, timeout=timeout)
-        assert self.client is not None
         try:
             return CallResult("work", Outcome.SUCCESS, await self.client.call({}, arguments, timeout=timeout))
         except DispatchError as error:
@@ -105,8 +105,7 @@ class Stand:
         if self.dispatcher is not None:
             return [chunk async for chunk in self.dispatcher.stream("chunks", {"text": text})]
         found: list[str] = []
-        whole = await self.client.call_streaming({}, {"text": text}, found.append)
-        assert whole == "".join(found)
+        assert await self.client.call_streaming({}, {"text": text}, found.append) == "".join(found)
         return found
 
 
@@ -127,10 +126,7 @@ async def stand(kind: str) -> AsyncIterator[Stand]:
                 "response_queue": f"{'non-' if kind == 'session' else ''}persistent://tg/response/contract",
             }
             service = {"id": "lab", **{key.replace("_", "-"): topic for key, topic in topics.items()}}
-            descriptors = [
-                {"type": "tool-service", "name": name, "description": name, "service": "lab", "tool": name}
-                for name in ("work", "chunks")
-            ]
+            descriptors = [tool_of("lab", name, tool=name) for name in ("work", "chunks")]
             service["config-params"] = [{"name": "tool", "required": True}]  # type: ignore[assignment] # no text
             await stack.enter_async_context(dispatch.ToolServer(tools, broker, **topics, instance="one"))
             catalog = [dispatch.Catalog.of([service], descriptors)]
@@ -218,8 +214,7 @@ def test_the_deadline(kind: str) -> None:
     async def test(made: Stand) -> None:
         await made.execute()  # open and connected
         began = asyncio.get_running_loop().time()
-        result = await made.execute(timeout=0.3, do="hang")
-        assert result.outcome is Outcome.TIMEOUT
+        assert (await made.execute(timeout=0.3, do="hang")).outcome is Outcome.TIMEOUT
         assert 0.29 <= asyncio.get_running_loop().time() - began < 5
         await until(lambda: made.tools.running == 0)
         assert (await made.execute(text="here")).text == "here"
@@ -241,8 +236,7 @@ def test_a_late_reply_is_nobody_else_s(kind: str) -> None:
 def test_the_largest_reply(kind: str) -> None:
     async def test(made: Stand) -> None:
         assert len((await made.execute(do="large", text="x")).text) == 20_000
-        error = (await made.execute(do="large", text="xy")).error
-        assert error.type == ErrorType.RESPONSE_LIMIT_EXCEEDED
+        assert (await made.execute(do="large", text="xy")).error.type == ErrorType.RESPONSE_LIMIT_EXCEEDED
         assert (await made.execute(text="here")).text == "here"
 
     check(kind, test)
@@ -255,8 +249,7 @@ def test_the_end_of_the_dispatcher(kind: str) -> None:
         call = asyncio.create_task(made.execute(do="hang"))
         await until(lambda: made.tools.running == 1)
         await made.dispatcher.close()
-        error = (await call).error
-        assert error.type == ErrorType.CLOSED
+        assert (await call).error.type == ErrorType.CLOSED
 
     check(kind, test)
 
@@ -266,8 +259,7 @@ def test_what_is_seen_of_it(kind: str) -> None:
         if made.dispatcher is None:
             return
         await made.execute(text="x")
-        service = made.dispatcher.catalog.tools["work"].service
-        (view,) = made.dispatcher.instances(service)
+        (view,) = made.dispatcher.instances(made.dispatcher.catalog.tools["work"].service)
         names = {"session": "one", "topic": "(shared)", "function": "(local)", "mcp": "lab"}
         assert (view.id, view.in_flight) == (names[kind], 0)
         assert view.latency is None or view.latency >= 0

@@ -22,7 +22,7 @@ from dispatch.result import ResultContent
 from dispatch.routing.instance import DISCOVERY_S, GONE_S, HELLO_WAIT_S, MAX_UNANSWERED
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, idle, start_task
-from tests.helpers.dispatcher_and_service import BROKER, Peer, catalog, dispatching, serving
+from tests.helpers.dispatcher_and_service import BROKER, Peer, catalog, dispatching, serving, topics_of
 from tests.helpers.faults import FaultPlan, FaultyTransport
 from tests.helpers.local_source import Local, chunks, connect
 
@@ -145,9 +145,8 @@ async def test_listeners_receive_the_ends_of_calls() -> None:
         await dispatcher.execute("run", user="alice", by_model=True)
         remove()
         await dispatcher.call("run")
-    assert [(each.tool, each.user, each.by_model, each.result.text) for each in ended] == [
-        ("run", "alice", True, "done")
-    ]
+    found = [(each.tool, each.user, each.by_model, each.result.text) for each in ended]
+    assert found == [("run", "alice", True, "done")]
 
 
 async def test_a_tool_that_ignores_its_cancellation_delays_no_caller_and_keeps_its_place() -> None:
@@ -161,10 +160,8 @@ async def test_a_tool_that_ignores_its_cancellation_delays_no_caller_and_keeps_i
 
     policy = {"bulkhead": {"max-concurrent-calls": 1, "max-wait": 0.01}, "retry": None}
     async with connect(execute, **policy) as dispatcher:
-        result = await dispatcher.execute("run", timeout=0.05)
-        assert isinstance(result.error, dispatch.CallTimeoutError)
-        full = await dispatcher.execute("run", timeout=0.05)
-        assert full.error.type == ErrorType.BULKHEAD_FULL
+        assert isinstance((await dispatcher.execute("run", timeout=0.05)).error, dispatch.CallTimeoutError)
+        assert (await dispatcher.execute("run", timeout=0.05)).error.type == ErrorType.BULKHEAD_FULL
         release.set()
         assert (await dispatcher.execute("run", timeout=5)).text == "late"
 
@@ -201,8 +198,7 @@ async def test_the_close_of_the_dispatcher_ends_running_tools() -> None:
     call = asyncio.create_task(dispatcher.execute("run"))
     await asyncio.sleep(0.01)
     await dispatcher.close()
-    result = await call
-    assert result.error.type == ErrorType.CLOSED
+    assert (await call).error.type == ErrorType.CLOSED
 
 
 async def test_calls_that_finish_during_a_drain_have_their_source() -> None:
@@ -269,8 +265,7 @@ async def test_an_endless_stream_that_waits_for_nothing_ends_at_the_deadline_of_
         return endless()
 
     async with connect(execute) as dispatcher:
-        result = await dispatcher.execute("run", timeout=0.05)
-        assert result.outcome is Outcome.TIMEOUT
+        assert (await dispatcher.execute("run", timeout=0.05)).outcome is Outcome.TIMEOUT
 
 
 async def test_a_silent_stream_ends_at_its_idle_timeout() -> None:
@@ -540,10 +535,9 @@ async def test_an_instance_whose_first_announcement_was_lost_is_found() -> None:
 
 
 async def test_a_request_on_a_persistent_topic_needs_no_instance() -> None:
-    queues = {"request_queue": "persistent://tg/request/lab", "response_queue": "persistent://tg/response/lab"}
-    kept = catalog(service={key.replace("_", "-"): topic for key, topic in queues.items()})
-    async with dispatching(kept, policy=KNOWN_ONLY) as dispatcher:
+    topics = topics_of("lab", "persistent")
+    async with dispatching(catalog(service=topics), policy=KNOWN_ONLY) as dispatcher:
         with pytest.raises(CallTimeoutError):
             await dispatcher.call("work", timeout=1)
-        async with serving(lambda _: "here", **queues):
+        async with serving(lambda _: "here", at=topics):
             assert await dispatcher.call("work", timeout=5) == "here"

@@ -26,7 +26,7 @@ from dispatch.calls.error_messages import (
 from dispatch.calls.resolution import BUCKETS, MAX_RANGES, ResolvedTool, Rollout, ToolResolver, hash_bucket
 from dispatch.catalog import UnknownServiceError, UnknownToolError
 from dispatch.errors import RejectedError
-from tests.helpers.dispatcher_and_service import catalog
+from tests.helpers.dispatcher_and_service import catalog, tool_of, topics_of
 
 TOOLS = catalog(
     service={"policy": {"timeout": 8, "max-response-bytes": 5}, "config-params": [{"name": "style"}]},
@@ -75,13 +75,8 @@ def test_a_policy_that_does_not_go_with_a_services_or_a_tools_is_refused_at_once
         ToolResolver(catalog(service={"policy": {"retry": {"max-backoff": 0.5}}}), user).check()
     with pytest.raises(PolicyError, match=r"'retry.max-backoff'.*the tool 'work'"):
         ToolResolver(catalog(work={"policy": {"retry": {"max-backoff": 0.5}}}), user).check()
-    assert (
-        ToolResolver(catalog(work={"policy": {"retry": {"max-backoff": 5}}}), user)
-        .check()
-        .tool("work")
-        .policy.retry.initial_backoff
-        == 1.0
-    )
+    resolver = ToolResolver(catalog(work={"policy": {"retry": {"max-backoff": 5}}}), user).check()
+    assert resolver.tool("work").policy.retry.initial_backoff == 1.0
 
 
 DESCRIPTORS = {"plain": {}, "quick": {"policy": {"timeout": 4}}}
@@ -138,8 +133,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_the_known_ones() -> No
     assert (near.type, near.rejected_by, near.alternatives) == ("unknown-tool", "catalog", ("joke",))
     assert "there is no tool 'jok'. Call 'joke' if you meant that" in near.message
     assert "joke, story" in near.message
-    far = error_from_unknown_name(UnknownToolError("x", (), ("joke",)))
-    assert far.message.endswith("Call one of these: joke.")
+    assert error_from_unknown_name(UnknownToolError("x", (), ("joke",))).message.endswith("Call one of these: joke.")
     empty = error_from_unknown_name(UnknownServiceError("x"))
     assert (empty.type, empty.alternatives) == ("unknown-service", ())
     assert empty.message.endswith("Report that no tool services are loaded.")
@@ -243,17 +237,13 @@ CALLS = 100_000
 
 
 def service(version: str | None = None, **keys: Any) -> dict[str, Any]:
-    suffix = "" if version is None else f"-{version}"
-    topics = {
-        "request-queue": f"non-persistent://tg/request/lab{suffix}",
-        "response-queue": f"non-persistent://tg/response/lab{suffix}",
-    }
-    return {"id": "lab", **topics, **({} if version is None else {"version": version}), **keys}
+    if version is None:
+        return {"id": "lab", **topics_of("lab"), **keys}
+    return {"id": "lab", **topics_of(f"lab-{version}"), "version": version, **keys}
 
 
 def tool(version: str | None = None, name: str = "joke", **keys: Any) -> dict[str, Any]:
-    described = {"type": "tool-service", "name": name, "description": "Tells a joke.", "service": "lab"}
-    return {**described, **({} if version is None else {"version": version}), **keys}
+    return tool_of("lab", name, **({} if version is None else {"version": version}), **keys)
 
 
 def resolver(*tools: Mapping[str, Any], services: Any = None, policy: Policy | None = None) -> ToolResolver:
@@ -292,9 +282,8 @@ def test_the_ranges_of_callers_use_bounded_memory() -> None:
 
 # -- services -------------------------------------------------------------------------------------------------------
 def test_a_tool_requires_a_version_of_its_service() -> None:
-    tools = resolver(
-        tool("1.0.0", requires="^1"), tool("2.0.0", requires="^2"), services=[service("1.5.0"), service("2.1.0")]
-    )
+    services = [service("1.5.0"), service("2.1.0")]
+    tools = resolver(tool("1.0.0", requires="^1"), tool("2.0.0", requires="^2"), services=services)
     one, two = tools.tool("joke", "1"), tools.tool("joke", "2")
     assert (one.service.version, two.service.version) == ("1.5.0", "2.1.0")
     assert one.pool_key != two.pool_key
@@ -309,8 +298,7 @@ def test_instances_with_versions_of_their_own_are_restricted() -> None:
         {"id": "new", "request-queue": "non-persistent://tg/request/new", "version": "2.0.0"},
     ]
     tools = resolver(tool(requires="^2"), tool(name="any"), services=[service("2.0.0", instances=instances)])
-    requires = tools.tool("joke").requires
-    assert requires.text == "^2"
+    assert tools.tool("joke").requires.text == "^2"
     assert tools.tool("any").requires is None
 
 
@@ -381,15 +369,13 @@ def test_an_open_circuit_of_the_default_version_gives_the_canary_nothing() -> No
 @pytest.mark.parametrize("requires", [None, "^9"])
 def test_the_share_of_a_version_that_cannot_be_called_stays_with_the_default(requires: str | None) -> None:
     extra = [] if requires is None else [tool("2.0.0", requires=requires)]
-    selection = Selection(resolver(tool("1.4.0", rollout={"2.0.0": 100}), *extra))
-    assert selection.version("alice") == "1.4.0"
+    assert Selection(resolver(tool("1.4.0", rollout={"2.0.0": 100}), *extra)).version("alice") == "1.4.0"
 
 
 @pytest.mark.parametrize(("permissions", "version"), [(["tools:puns"], "1.4.0"), (["tools:jokes"], "2.0.0")])
 def test_a_version_with_other_permissions_than_lists_show_gets_no_share(permissions: list[str], version: str) -> None:
     default = tool("1.4.0", rollout={"2.0.0": 100}, permissions=permissions)
-    tools = resolver(default, tool("2.0.0", permissions=["tools:jokes"]))
-    assert Selection(tools).version("alice") == version
+    assert Selection(resolver(default, tool("2.0.0", permissions=["tools:jokes"]))).version("alice") == version
 
 
 def test_a_call_with_a_version_takes_part_in_no_rollout() -> None:
@@ -404,8 +390,7 @@ def test_a_tool_without_a_rollout_is_looked_up_once() -> None:
     Selection(tools).version("alice")
     assert tools.fixed == {}
     plain = resolver(tool("1.4.0"), tool("1.2.0"))
-    selected = Selection(plain).select("alice")
-    assert plain.fixed == {"joke": selected}
+    assert plain.fixed == {"joke": Selection(plain).select("alice")}
 
 
 # -- policies -------------------------------------------------------------------------------------------------------

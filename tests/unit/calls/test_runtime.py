@@ -32,7 +32,6 @@ from dispatch import (
     CallResult,
     Catalog,
     Dispatcher,
-    InstanceChanged,
     Outcome,
     Policy,
     ThrottledError,
@@ -55,7 +54,18 @@ from dispatch.schemas import MAX_VALIDATORS, SchemaValidator, ValidatorCache
 from dispatch.transports.memory import MemoryPublisher, MemoryTransport
 from tests.helpers.clock import advance
 from tests.helpers.counted_transport import CountedTransport
-from tests.helpers.dispatcher_and_service import BROKER, Peer, Service, catalog, dispatching, serving, stand
+from tests.helpers.dispatcher_and_service import (
+    BROKER,
+    Peer,
+    Service,
+    catalog,
+    dispatching,
+    follow_instances,
+    serving,
+    stand,
+    tool_of,
+    topics_of,
+)
 from tests.helpers.run_profile import by_profile
 from tests.helpers.telemetry_capture import Board, telling
 
@@ -67,18 +77,8 @@ ACTIVATIONS = by_profile(short=150, long=2_000)
 
 
 def service(name: str, *instances: str) -> dict[str, Any]:
-    def topics(id: str) -> dict[str, str]:
-        return {
-            "id": id,
-            "request-queue": f"non-persistent://tg/request/{id}",
-            "response-queue": f"non-persistent://tg/response/{id}",
-        }
-
-    return {**topics(name), **({"instances": [topics(each) for each in instances]} if instances else {})}
-
-
-def tool(name: str, service: str, **keys: Any) -> dict[str, Any]:
-    return {"type": "tool-service", "name": name, "description": "Does it.", "service": service, **keys}
+    listed = [{"id": each, **topics_of(each)} for each in instances]
+    return {"id": name, **topics_of(name), **({"instances": listed} if listed else {})}
 
 
 def catalog_own(number: int) -> Catalog:
@@ -87,9 +87,9 @@ def catalog_own(number: int) -> Catalog:
     return Catalog.of(
         [service("base", *(["base"] if number % 2 else [])), service(f"s{number}")],
         [
-            tool("base", "base"),
-            tool(f"t{number}", "base", **(own if number % 3 == 0 else {})),
-            tool(f"silent{number}", f"s{number}"),
+            tool_of("base", "base"),
+            tool_of("base", f"t{number}", **(own if number % 3 == 0 else {})),
+            tool_of(f"s{number}", f"silent{number}"),
         ],
     )
 
@@ -140,12 +140,8 @@ def measure() -> int:
 @pytest.mark.alone
 async def test_activations_leave_nothing_behind() -> None:
     board, transport = Board(), CountedTransport()
-    topics = {
-        "request_queue": "non-persistent://tg/request/base",
-        "response_queue": "non-persistent://tg/response/base",
-    }
     async with (
-        serving(Done(), instance="i", **topics),
+        serving(Done(), at=topics_of("base"), instance="i"),
         Dispatcher(transport, Catalog.empty(), telemetry=board.telemetry()) as dispatcher,
     ):
 
@@ -172,8 +168,7 @@ async def test_activations_leave_nothing_behind() -> None:
         assert grown < 2**20
         await dispatcher.reload(Catalog.empty())
         await advance(RETENTION_S + 5)
-        rest = holdings(dispatcher, transport)
-        assert {kind: n for kind, n in rest.items() if n and kind != "tasks"} == {}
+        assert {kind: n for kind, n in holdings(dispatcher, transport).items() if n and kind != "tasks"} == {}
 
 
 @pytest.mark.costly
@@ -183,7 +178,7 @@ async def test_an_activation_touches_only_what_has_changed(monkeypatch: pytest.M
     def tools(description: str, policy: Mapping[str, Any]) -> Catalog:
         services = [{**service(name), "policy": policy if name == "t7" else {}} for name in names]
         described = {"t3": description}
-        return Catalog.of(services, [{**tool(name, name), "description": described.get(name, "")} for name in names])
+        return Catalog.of(services, [tool_of(name, name, description=described.get(name, "")) for name in names])
 
     found: list[str] = []
 
@@ -193,9 +188,9 @@ async def test_an_activation_touches_only_what_has_changed(monkeypatch: pytest.M
 
     async with Dispatcher(CountedTransport(), tools("Former.", {})) as dispatcher:
         for name in names:
-            tool_of = dispatcher._live.resolver.tool(name)
-            dispatcher._running.guards_of(tool_of)
-            dispatcher._running.pool_calls_of(tool_of)
+            target = dispatcher._live.resolver.tool(name)
+            dispatcher._running.guards_of(target)
+            dispatcher._running.pool_calls_of(target)
         genuine = ToolResolver.find_guarded
         monkeypatch.setattr(ToolResolver, "find_guarded", find)
         await dispatcher.reload(tools("Other.", {}))
@@ -364,8 +359,7 @@ async def test_a_missing_argument_is_named(tool: str, text: str) -> None:
         with pytest.raises(ToolError) as raised:
             await anext(dispatcher.stream(tool, {}))
         assert raised.value.message == unchecked.message
-        own = (await dispatcher.execute(tool, {"topic": "cats"})).error
-        assert own.message == "'cats'"
+        assert (await dispatcher.execute(tool, {"topic": "cats"})).error.message == "'cats'"
 
 
 @dataclasses.dataclass
@@ -376,8 +370,7 @@ class Place:
 async def test_arguments_are_checked_as_the_tool_receives_them() -> None:
     service = Service(lambda _: "done")
     async with stand(service, TOOLS) as (dispatcher, _):
-        arguments = {"place": datetime.date(2026, 1, 2), "at": Place(3)}
-        assert await dispatcher.call("always", arguments) == "done"
+        assert await dispatcher.call("always", {"place": datetime.date(2026, 1, 2), "at": Place(3)}) == "done"
         with pytest.raises(InvalidArgumentsError, match="/at/x must be an integer"):
             await dispatcher.call("always", {"place": "Oslo", "at": Place("3")})  # type: ignore[arg-type]
     assert service.requests == [({}, {"place": "2026-01-02", "at": {"x": 3}}, "")]
@@ -444,25 +437,14 @@ def test_the_schema_of_arguments() -> None:
 async def test_calls_of_a_removed_permission_are_refused_before_the_check() -> None:
     tools = catalog(work={"input-schema": SCHEMA, "permissions": ["tools:work"]})
     async with stand(Service(lambda _: "done"), tools) as (dispatcher, _):
-        assert isinstance(dispatcher, Dispatcher)
         result = await dispatcher.execute("work", WRONG, by_model=True, user="alice")
         assert result.error.type == "not-permitted"  # its text names no argument
 
 
-NAMESPACES = "non-persistent://tg/request", "non-persistent://tg/response"
-
-
 def services(*names: str, **tool: Any) -> Catalog:
     """A service with a tool for each name; ``name@n`` is served on topics of version ``n``."""
-    made = []
-    for each in names:
-        name, _, version = each.partition("@")
-        request, response = (f"{namespace}/{name}{version}" for namespace in NAMESPACES)
-        made.append({"id": name, "request-queue": request, "response-queue": response})
-    tools = [
-        {"type": "tool-service", "name": each["id"], "description": "", "service": each["id"], **tool} for each in made
-    ]
-    return Catalog.of(made, tools)
+    made = [{"id": each.partition("@")[0], **topics_of(each.replace("@", ""))} for each in names]
+    return Catalog.of(made, [tool_of(each["id"], each["id"], **tool) for each in made])
 
 
 @contextlib.asynccontextmanager
@@ -470,9 +452,7 @@ async def servers(*names: str, work: Any = lambda _: "done") -> AsyncIterator[No
     async with contextlib.AsyncExitStack() as stack:
         for each in names:
             name = each.replace("@", "")
-            request, response = (f"{namespace}/{name}" for namespace in NAMESPACES)
-            options = {"request_queue": request, "response_queue": response, "instance": f"{name}-i"}
-            await stack.enter_async_context(serving(work, **options))
+            await stack.enter_async_context(serving(work, at=topics_of(name), instance=f"{name}-i"))
         yield
 
 
@@ -564,7 +544,7 @@ async def test_calls_that_began_before_a_reload_end_as_they_began() -> None:
 async def test_a_call_that_began_before_a_reload_is_repeated_where_it_began() -> None:
     tool = {"idempotent": True, "policy": {"attempt-timeout": 1, "retry": {"initial-backoff": 0.01}}}
     transport = CountedTransport()
-    request = f"{NAMESPACES[0]}/a1"
+    request = topics_of("a1")["request-queue"]
     async with (
         Peer._listening(request) as peer,
         dispatching(services("a@1", **tool), transport=transport) as dispatcher,
@@ -620,25 +600,16 @@ async def test_topics_that_are_needed_again_while_they_are_being_closed_are_open
 @pytest.mark.costly
 async def test_topics_that_services_share_are_closed_with_the_last_of_them() -> None:
     """Both have one response topic, and a policy with further connections for large answers."""
-    shared = f"{NAMESPACES[1]}/shared"
+    shared = {"response-queue": "non-persistent://tg/response/shared"}
 
     def tools(*names: str) -> Catalog:
-        made = [{"id": name, "request-queue": f"{NAMESPACES[0]}/{name}", "response-queue": shared} for name in names]
-        policy = {"bulkhead": 200}
-        named = [
-            {"type": "tool-service", "name": name, "description": "", "service": name, "policy": policy}
-            for name in names
-        ]
-        return Catalog.of(made, named)
-
-    def large(_: dict[str, Any]) -> str:
-        return "x" * 40_000
+        made = [{"id": name, **topics_of(name), **shared} for name in names]
+        return Catalog.of(made, [tool_of(name, name, policy={"bulkhead": 200}) for name in names])
 
     transport = CountedTransport()
     async with contextlib.AsyncExitStack() as stack:
         for name in "ab":
-            options = {"request_queue": f"{NAMESPACES[0]}/{name}", "response_queue": shared}
-            await stack.enter_async_context(serving(large, **options))
+            await stack.enter_async_context(serving(lambda _: "x" * 40_000, at={**topics_of(name), **shared}))
         dispatcher = await stack.enter_async_context(dispatching(tools("a", "b"), transport=transport, client_id="d"))
         for name in "ab":
             for _ in range(3):
@@ -647,8 +618,8 @@ async def test_topics_that_services_share_are_closed_with_the_last_of_them() -> 
         assert sum("dispatch-reply-" in topic for _, topic in transport.left_open) > 1
         await dispatcher.reload(tools("b"))
         await asyncio.sleep(RETENTION_S + 2 * UNUSED_S)
-        assert ("subscription", shared) in transport.left_open
-        assert ("publisher", f"{NAMESPACES[0]}/a") not in transport.left_open
+        assert ("subscription", shared["response-queue"]) in transport.left_open
+        assert ("publisher", "non-persistent://tg/request/a") not in transport.left_open
         assert (await dispatcher.execute("b")).ok
         await dispatcher.reload(Catalog.empty())
         await asyncio.sleep(RETENTION_S + 2 * UNUSED_S)
@@ -694,16 +665,14 @@ async def test_what_is_known_of_services_that_stay_stays() -> None:
 async def test_instances_are_counted_once() -> None:
     board = Board()
     async with servers("a@1", "a@2"), telling(board.telemetry(), services("a@1")) as dispatcher:
-        joined: list[tuple[str, str]] = []
-        dispatcher.on_event(
-            lambda event: joined.append((event.instance, event.change)) if isinstance(event, InstanceChanged) else None
-        )
+        changes = follow_instances(dispatcher)
         assert (await dispatcher.execute("a")).ok
         await dispatcher.reload(services("a@2"))
         assert (await dispatcher.execute("a")).ok
         counted = {name: value for name, value in board.read().items() if name.startswith("instances ")}
         assert sum(counted.values()) == 1
-        assert joined == [("a1-i", "joined"), ("a1-i", "left"), ("a2-i", "joined")]
+        found = [(each.instance, each.change) for each in changes]
+        assert found == [("a1-i", "joined"), ("a1-i", "left"), ("a2-i", "joined")]
 
 
 RELOADS = 20
@@ -718,36 +687,20 @@ class Refusing(MemoryTransport):
         return await super().publisher(topic)
 
 
-def topics(name: str, number: int = 0) -> dict[str, str]:
-    return {
-        "id": name,
-        "request-queue": f"non-persistent://tg/request/lab-{name}-{number}",
-        "response-queue": f"non-persistent://tg/response/lab-{name}-{number}",
-    }
+def instance(name: str, number: int = 0) -> dict[str, str]:
+    return {"id": name, **topics_of(f"lab-{name}-{number}")}
 
 
 def with_a_missing_instance(number: int = 0) -> Catalog:
-    return catalog(service={"instances": [topics("there"), topics("missing", number)]})
+    return catalog(service={"instances": [instance("there"), instance("missing", number)]})
 
 
 def another() -> Catalog:
-    return Catalog.of(
-        [
-            {
-                "id": "other",
-                "request-queue": topics("o")["request-queue"],
-                "response-queue": topics("o")["response-queue"],
-            }
-        ],
-        [],
-    )
+    return Catalog.of([{"id": "other", **topics_of("other")}], [])
 
 
 def served() -> Any:
-    there = topics("there")
-    return serving(
-        lambda _: "done", request_queue=there["request-queue"], response_queue=there["response-queue"], instance="there"
-    )
+    return serving(lambda _: "done", at=instance("there"), instance="there")
 
 
 async def test_a_reload_before_the_missing_topics_are_tried_again() -> None:

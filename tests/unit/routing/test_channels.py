@@ -113,16 +113,14 @@ async def test_both_ends_listen_before_the_publisher_is_there(broker: Broker) ->
 
 async def test_an_own_topic_is_of_the_same_kind_as_the_services(broker: Broker) -> None:
     made = channels(broker)
-    assert (
-        await made.open(REQUEST, "persistent://corp/tools/lab")
-    ).reply_topic == f"persistent://corp/tools/dispatch-reply-{KEY}-one"
+    found = (await made.open(REQUEST, "persistent://corp/tools/lab")).reply_topic
+    assert found == f"persistent://corp/tools/dispatch-reply-{KEY}-one"
     await made.close()
 
 
 @pytest.mark.parametrize("scheme", ["persistent", "non-persistent"])
 async def test_only_where_messages_can_get_lost_is_anything_paid_for_not_losing_them(scheme: str) -> None:
-    broker = Broker()
-    made = channels(broker)
+    made = channels(Broker())
     queues = {"request-queue": f"{scheme}://tg/request/x", "response-queue": f"{scheme}://tg/response/x"}
     channel = await made.open(*queues.values())
     publisher = channel.publisher
@@ -136,9 +134,8 @@ async def test_closing_closes_all_of_it_even_if_some_of_it_cannot(error: Excepti
     await made.open(*QUEUES)
     broker.close_error = error
     await made.close()
-    assert sorted(line for line in broker.log if line.startswith("closed")) == sorted(
-        f"closed {topic}" for topic in (REQUEST, RESPONSE, OWN, HELLO, ANNOUNCEMENTS)
-    )
+    found = sorted(line for line in broker.log if line.startswith("closed"))
+    assert found == sorted(f"closed {topic}" for topic in (REQUEST, RESPONSE, OWN, HELLO, ANNOUNCEMENTS))
 
 
 async def test_closing_while_a_subscription_fails_closes_the_rest(broker: Broker) -> None:
@@ -174,8 +171,7 @@ async def test_closing_that_is_cancelled_is_cancelled(broker: Broker) -> None:
 
 
 async def waiting(exchange: Correlator, publisher: FakePublisher) -> asyncio.Task[Settled]:
-    id = exchange.new_id()
-    task = asyncio.create_task(request(exchange, publisher, id=id, max_bytes=10**7))
+    task = asyncio.create_task(request(exchange, publisher, id=exchange.new_id(), max_bytes=10**7))
     await idle()
     return task
 
@@ -228,8 +224,7 @@ async def test_small_answers_are_not_waited_for() -> None:
 @pytest.mark.usefixtures("strangers")
 async def test_large_answers_are_asked_for_at_their_pace() -> None:
     size, calls = 100_000, 64
-    took = await burst("x" * size, calls)
-    assert took == pytest.approx((calls - 1) * STALL_S, rel=0.1)
+    assert await burst("x" * size, calls) == pytest.approx((calls - 1) * STALL_S, rel=0.1)
 
 
 @pytest.mark.usefixtures("strangers")

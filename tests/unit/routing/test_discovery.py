@@ -178,8 +178,7 @@ async def test_the_handshake_with_an_absent_instance_is_given_up() -> None:
 
 async def test_an_instance_of_another_name_on_the_topic_is_not_known() -> None:
     async with scene() as made:
-        callee = await made.serve("a")
-        callee.table.name = "b"
+        (await made.serve("a")).table.name = "b"
         made.announce("a")
         await idle()
         assert made.known() == []
@@ -230,9 +229,8 @@ async def test_hellos_are_sent_three_times_at_first_because_each_may_be_lost() -
     async with scene() as made:
         made.discovery.seek(made.channel)
         await advance(5)
-        assert [dict(each.properties) for each in made.hellos.sent] == [
-            {"hello": made.topics[0], "reply-to": made.inbox, "session": SECRET}
-        ] * len(FIRST_HELLOS_S)
+        found = [dict(each.properties) for each in made.hellos.sent]
+        assert found == [{"hello": made.topics[0], "reply-to": made.inbox, "session": SECRET}] * len(FIRST_HELLOS_S)
         assert not made.channel.timers
         made.hellos.sent.clear()
         made.discovery.seek(made.channel)

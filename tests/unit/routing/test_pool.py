@@ -69,9 +69,7 @@ class Way:
         return made
 
     def remove(self, name: str) -> None:
-        gone = self.instances.get(name)
-        assert gone is not None
-        assert self.instances.remove(gone)
+        assert self.instances.remove(self.instances.get(name))
 
     def greet(self) -> None:
         self.greeted += 1
@@ -126,8 +124,7 @@ def test_where_nobody_is_known_it_goes_to_the_services_topic() -> None:
     stand = Stand((SHARED, 1, way))
     place = stand.pool.pick(stand.guards)
     assert (place.channel, place.instance, place.probe) == (way, way.shared, None)
-    assert way.greeted == 1
-    assert stand.pool.known == 0
+    assert (way.greeted, stand.pool.known) == (1, 0)
 
 
 def test_who_comes_is_used_and_who_goes_is_not() -> None:
@@ -167,10 +164,8 @@ def test_instances_with_topics_of_their_own_are_used_in_turn_known_by_name_or_no
 
 def test_instances_are_added_and_removed_and_keep_what_is_known_of_them() -> None:
     ways = {name: Way() for name in ("x", "y", "z")}
-    stand = Stand(
-        *((name, 1.0, ways[name]) for name in "xy"),
-        outlier_detection=EjectionRules(consecutive_failures=2, slow_start_window=None),
-    )
+    rules = EjectionRules(consecutive_failures=2, slow_start_window=None)
+    stand = Stand(*((name, 1.0, ways[name]) for name in "xy"), outlier_detection=rules)
     in_flight = [stand.pool.pick(stand.guards) for _ in range(2)]
     assert {each.pick.instance for each in in_flight if each is not None} == {"x", "y"}
     for _ in range(2):
@@ -180,11 +175,8 @@ def test_instances_are_added_and_removed_and_keep_what_is_known_of_them() -> Non
     assert stand.many(3) == {"z": 3}
     stand.replace(*((name, 2.0 if name == "y" else 1.0, way) for name, way in ways.items()))
     assert stand.many(4) == {"y": 2, "z": 2}
-    assert {view.id: (view.state, view.in_flight, view.weight) for view in stand.pool.instances()} == {
-        "x": ("ejected", 1, 1.0),
-        "y": ("up", 1, 2.0),
-        "z": ("up", 0, 1.0),
-    }
+    found = {view.id: (view.state, view.in_flight, view.weight) for view in stand.pool.instances()}
+    assert found == {"x": ("ejected", 1, 1.0), "y": ("up", 1, 2.0), "z": ("up", 0, 1.0)}
     for each in in_flight:
         each.release(Outcome.SUCCESS, retry_after=None, in_flight=None, slowness=None, outpaced=False)
     assert [way.requests.count for way in ways.values()] == [0, 0, 0]
@@ -192,14 +184,12 @@ def test_instances_are_added_and_removed_and_keep_what_is_known_of_them() -> Non
 
 def test_calls_that_wait_for_an_instance_check_again_when_instances_change() -> None:
     ways = {name: Way() for name in ("x", "y")}
-    stand = Stand(("x", 1.0, ways["x"]))
-    stand.replace(("y", 1.0, ways["y"]))
+    Stand(("x", 1.0, ways["x"])).replace(("y", 1.0, ways["y"]))
     assert (ways["x"].turns, ways["y"].turns) == (1, 0)
 
 
 def test_weights_are_those_of_the_topics() -> None:
-    stand = Stand(("x", 3.0, Way()), ("y", 1.0, Way()), balancing="weighted")
-    assert stand.many(8) == {"x": 6, "y": 2}
+    assert Stand(("x", 3.0, Way()), ("y", 1.0, Way()), balancing="weighted").many(8) == {"x": 6, "y": 2}
 
 
 def test_other_balancing_settings_apply_from_the_next_request_on() -> None:
@@ -268,42 +258,33 @@ def test_a_suspect_gets_nothing_new_as_long_as_there_are_others() -> None:
     way = Way("a", "b")
     stand = Stand((SHARED, 1, way))
     for name, expected in (("a", {"b"}), ("b", {"a", "b"})):
-        each = way.instances.get(name)
-        assert each is not None
-        arouse_suspicion(each)
+        arouse_suspicion(way.instances.get(name))
         assert set(stand.many(9)) == expected
 
 
 def test_a_tool_that_fails_at_one_instance_is_called_at_the_others() -> None:
-    stand = Stand(
-        (SHARED, 1, Way("a", "b")),
-        outlier_detection=EjectionRules(consecutive_failures=None, success_rate_stdev_factor=None),
-    )
+    rules = EjectionRules(consecutive_failures=None, success_rate_stdev_factor=None)
+    stand = Stand((SHARED, 1, Way("a", "b")), outlier_detection=rules)
     failing, fine = stand.guards, stand.tool(Policy())
     for _ in range(20):
         name = stand.next(outcome=Outcome.SUCCESS)
         if name == "a":
-            breaker = failing.breaker_of("a")
-            breaker.force_open()
+            failing.breaker_of("a").force_open()
             break
     assert stand.many(9) == {"b": 9}
     assert set(stand.many(9, guards=fine)) == {"a", "b"}, "another tool's breaker says nothing about this one"
-    other = failing.breaker_of("b")
-    other.force_open()
+    failing.breaker_of("b").force_open()
     assert set(stand.many(9)) == {"a", "b"}, "somebody has to be asked"
 
 
 def test_the_breaker_of_an_only_instance_is_the_tools() -> None:
     stand = Stand((SHARED, 1, Way("a")))
-    place = stand.pool.pick(stand.guards)
-    assert place.probe is None
+    assert stand.pool.pick(stand.guards).probe is None
 
 
 def test_a_sick_instance_is_ejected_for_all_tools_and_seen_so() -> None:
-    stand = Stand(
-        (SHARED, 1, Way("a", "b", "c")),
-        outlier_detection=EjectionRules(consecutive_failures=2, success_rate_stdev_factor=None),
-    )
+    rules = EjectionRules(consecutive_failures=2, success_rate_stdev_factor=None)
+    stand = Stand((SHARED, 1, Way("a", "b", "c")), outlier_detection=rules)
     guards = stand.tool(Policy(breaker=None))
     for _ in range(30):
         name = stand.next(guards=guards)
@@ -318,11 +299,8 @@ def test_a_sick_instance_is_ejected_for_all_tools_and_seen_so() -> None:
 
 def test_a_new_life_of_an_instance_is_judged_by_what_it_does_itself() -> None:
     way = Way("a", "b", "c")
-    stand = Stand(
-        (SHARED, 1, way),
-        outlier_detection=EjectionRules(consecutive_failures=2, success_rate_stdev_factor=None, slow_start_window=None),
-        breaker=None,
-    )
+    rules = EjectionRules(consecutive_failures=2, success_rate_stdev_factor=None, slow_start_window=None)
+    stand = Stand((SHARED, 1, way), outlier_detection=rules, breaker=None)
 
     def state() -> str:
         return {view.id: view.state for view in stand.pool.instances()}["a"]
@@ -349,17 +327,12 @@ def test_a_new_life_of_an_instance_is_judged_by_what_it_does_itself() -> None:
 
 def test_rather_one_that_is_ejected_than_one_that_is_not_there() -> None:
     way = Way("a", "b")
-    stand = Stand(
-        (SHARED, 1, way),
-        outlier_detection=EjectionRules(consecutive_failures=2, success_rate_stdev_factor=None),
-        breaker=None,
-    )
+    rules = EjectionRules(consecutive_failures=2, success_rate_stdev_factor=None)
+    stand = Stand((SHARED, 1, way), outlier_detection=rules, breaker=None)
     while {view.id: view.state for view in stand.pool.instances()}["a"] != "ejected":
         place = stand.pool.pick(stand.guards)
         place.pick.finish(Outcome.TRANSPORT if place.pick.instance == "a" else Outcome.SUCCESS)
-    gone = way.instances.get("b")
-    assert gone is not None
-    arouse_suspicion(gone)
+    arouse_suspicion(way.instances.get("b"))
     assert stand.many(5) == {"a": 5}
 
 
@@ -564,7 +537,6 @@ def test_the_version_changes_when_an_instance_is_added_or_removed() -> None:
 def test_a_new_incarnation_replaces_the_former_one() -> None:
     made = known("a")
     former = made.get("a")
-    assert former is not None
     again = known_instance("a", incarnation="2")
     assert made.add(again) is former
     assert made.get("a") is again

@@ -13,26 +13,29 @@ from typing import Any
 
 import pytest
 
-from dispatch import Catalog, Dispatcher, InstanceChanged, Policy
+from dispatch import Catalog, Dispatcher, Policy
 from dispatch._internal import RETENTION_S
 from dispatch.calls.resolution import ToolResolver
 from dispatch.errors import Outcome, TransportError
 from dispatch.routing.pool import AGAIN_S, InstancePool
 from tests.helpers.clock import advance, idle
 from tests.helpers.counted_transport import CountedTransport
-from tests.helpers.dispatcher_and_service import REQUESTS, RESPONSES, UNGUARDED, catalog, dispatching, serving
+from tests.helpers.dispatcher_and_service import (
+    REQUESTS,
+    UNGUARDED,
+    catalog,
+    dispatching,
+    follow_instances,
+    serving,
+    topics_of,
+)
 from tests.helpers.run_profile import by_profile
 from tests.helpers.telemetry_capture import Board, telling
 
 
 def instance(name: str, *, weight: float = 1.0, number: int = 0) -> dict[str, Any]:
     """An instance of the catalogue; ``number``: of its topics."""
-    return {
-        "id": name,
-        "weight": weight,
-        "request-queue": f"{REQUESTS}-{name}-{number}",
-        "response-queue": f"{RESPONSES}-{name}-{number}",
-    }
+    return {"id": name, "weight": weight, **topics_of(f"lab-{name}-{number}")}
 
 
 def listed(*instances: str | dict[str, Any], **policy: Any) -> Catalog:
@@ -44,13 +47,7 @@ def listed(*instances: str | dict[str, Any], **policy: Any) -> Catalog:
 
 
 def server(name: str, work: Any = None, *, number: int = 0) -> Any:
-    topics = instance(name, number=number)
-    return serving(
-        work or (lambda _: name),
-        request_queue=topics["request-queue"],
-        response_queue=topics["response-queue"],
-        instance=name,
-    )
+    return serving(work or (lambda _: name), at=instance(name, number=number), instance=name)
 
 
 @contextlib.asynccontextmanager
@@ -147,8 +144,7 @@ async def test_a_call_that_began_before_the_removal_of_its_service_opens_a_pool_
 
 async def test_series_of_a_service_stay_while_the_catalogue_has_it() -> None:
     def moved(number: int) -> Catalog:
-        topics = {"request-queue": f"{REQUESTS}-a-{number}", "response-queue": f"{RESPONSES}-a-{number}"}
-        return catalog(service={**topics, "policy": {}})
+        return catalog(service={**topics_of(f"lab-a-{number}"), "policy": {}})
 
     board = Board()
     async with server("a"), telling(board.telemetry(), moved(0)) as dispatcher:
@@ -169,8 +165,8 @@ async def test_a_shared_call_keeps_the_pool_with_which_it_began() -> None:
         return "done"
 
     def moved(number: int) -> Catalog:
-        topics = {"request-queue": f"{REQUESTS}-a-{number}", "response-queue": f"{RESPONSES}-a-{number}"}
-        return catalog(service=topics, work={"read-only": True, "policy": {"single-flight": True, "timeout": 600}})
+        work = {"read-only": True, "policy": {"single-flight": True, "timeout": 600}}
+        return catalog(service=topics_of(f"lab-a-{number}"), work=work)
 
     transport = CountedTransport()
     async with server("a", wait), dispatching(moved(0), transport=transport) as dispatcher:
@@ -208,11 +204,9 @@ async def test_a_tool_with_balancing_settings_of_its_own_has_a_pool_of_its_own(o
 
 
 async def test_an_instance_is_added_to_and_removed_from_the_same_pool() -> None:
-    transport, changes = CountedTransport(), list[tuple[str, str]]()
+    transport = CountedTransport()
     async with serving_all("a", "b", "c"), dispatching(listed("a", "b"), transport=transport) as dispatcher:
-        dispatcher.on_event(
-            lambda event: changes.append((event.instance, event.change)) if isinstance(event, InstanceChanged) else None
-        )
+        changes = follow_instances(dispatcher)
         assert await answers(dispatcher, 4) == {"a": 2, "b": 2}
         pool = pool_of(dispatcher)
         await dispatcher.reload(listed("a", "b", "c"))
@@ -224,16 +218,14 @@ async def test_an_instance_is_added_to_and_removed_from_the_same_pool() -> None:
         await advance(1)
         assert request_topics(transport) == {"b-0", "c-0"}
         assert pool_of(dispatcher) is pool
-        assert changes == [("a", "joined"), ("b", "joined"), ("c", "joined"), ("a", "left")]
+        found = [(each.instance, each.change) for each in changes]
+        assert found == [("a", "joined"), ("b", "joined"), ("c", "joined"), ("a", "left")]
 
 
 async def test_what_is_known_of_the_other_instances_stays() -> None:
-    async def fail(_: dict[str, Any]) -> str:
-        await asyncio.sleep(60)
-        return "late"
-
     policy = {**UNGUARDED, "timeout": 1, "outlier-detection": {"consecutive-failures": 2, "base-ejection-time": 300}}
-    async with serving_all("b", "c"), server("a", fail), dispatching(listed("a", "b", **policy)) as dispatcher:
+    late = server("a", lambda _: asyncio.sleep(60, "late"))
+    async with serving_all("b", "c"), late, dispatching(listed("a", "b", **policy)) as dispatcher:
         results = [await dispatcher.execute("work") for _ in range(4)]
         assert Counter(result.outcome for result in results) == {Outcome.SUCCESS: 2, Outcome.TIMEOUT: 2}
         for tools in (listed("a", "b", "c", **policy), listed("a", "c", **policy), listed("b", "a", "c", **policy)):
@@ -266,11 +258,8 @@ async def test_a_removed_instance_gets_no_request_and_its_topics_close_after_its
 
 
 async def test_a_dispatcher_is_closed_while_a_removed_instance_runs_a_request(transport: CountedTransport) -> None:
-    async def wait(_: dict[str, Any]) -> str:
-        await asyncio.sleep(600)
-        return "late"
-
-    async with server("a", wait), serving_all("b"), dispatching(listed("a"), transport=transport) as dispatcher:
+    late = server("a", lambda _: asyncio.sleep(600, "late"))
+    async with late, serving_all("b"), dispatching(listed("a"), transport=transport) as dispatcher:
         calls = [asyncio.create_task(dispatcher.execute("work", timeout=600)) for _ in range(3)]
         await advance(1)
         await dispatcher.reload(listed("b"))
@@ -378,7 +367,7 @@ async def test_other_weights_and_topics_of_an_instance_apply(transport: CountedT
 async def test_a_service_changes_between_listed_instances_and_its_own_topics(transport: CountedTransport) -> None:
     async with (
         serving_all("a", "b"),
-        serving(lambda _: "shared", request_queue=REQUESTS, response_queue=RESPONSES, instance="s"),
+        serving(lambda _: "shared", instance="s"),
         dispatching(listed(), transport=transport) as dispatcher,
     ):
         assert await answers(dispatcher, 2) == {"shared": 2}
@@ -406,8 +395,7 @@ async def test_no_call_fails_and_no_state_is_lost_while_instances_come_and_go_un
     async with contextlib.AsyncExitStack() as stack:
         for name in names:
             await stack.enter_async_context(server(name, work))
-        options = {"request_queue": REQUESTS, "response_queue": RESPONSES, "instance": "s"}
-        await stack.enter_async_context(serving(work, **options))
+        await stack.enter_async_context(serving(work, instance="s"))
         dispatcher = await stack.enter_async_context(dispatching(listed(*names), transport=transport))
         is_over = False
 
