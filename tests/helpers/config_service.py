@@ -13,6 +13,7 @@ from typing import Any
 
 from dispatch.transports import Message, Mode, Publisher, Subscription
 from dispatch.transports.memory import MemoryTransport
+from dispatch.trustgraph.config import ConfigBroker
 
 REQUEST = "non-persistent://tg/request/config"
 RESPONSE = "non-persistent://tg/response/config"
@@ -146,4 +147,17 @@ async def config_service(url: str, store: ConfigStore) -> AsyncIterator[ConfigSe
     try:
         yield service
     finally:
+        await transport.close()
+
+
+@contextlib.asynccontextmanager
+async def config_broker(url: str, client_id: str = "cli") -> AsyncIterator[ConfigBroker]:
+    """What a client of the service has of the embedded broker ``url``, with a connection of its own."""
+    transport = MemoryTransport(url)
+    await transport.start()
+    broker = ConfigBroker(transport, client_id)
+    try:
+        yield broker
+    finally:
+        await broker.close()
         await transport.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from dispatch.cli import main
+from tests.helpers.dispatcher_and_service import topics_of
 
 VARIABLES = (
     "DISPATCH_BROKER",
@@ -46,7 +47,30 @@ class Ended:
         return json.loads(self.out)
 
 
-Run = Callable[..., Ended]
+class Run:
+    """``run("tools", "--json")`` in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str, code: int | None = None) -> Ended:
+        """Run a command; ``code``: the exit code that it must have."""
+        self._capsys.readouterr()
+        ended = Ended(main(arguments), *self._capsys.readouterr())
+        assert code in (None, ended.code), ended
+        return ended
+
+    def clean(self, *arguments: str, code: int = 0) -> Ended:
+        """Run a command that writes nothing to stderr."""
+        ended = self(*arguments, code=code)
+        assert ended.err == ""
+        return ended
+
+    def refused(self, *arguments: str, code: int = 2) -> str:
+        """Run a command that fails and writes nothing to stdout; return what it wrote to stderr."""
+        ended = self(*arguments, code=code)
+        assert ended.out == ""
+        return ended.err
 
 
 @pytest.fixture(autouse=True)
@@ -59,15 +83,7 @@ def as_if_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own_logging: No
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """``run("tools", "--json")`` in this process."""
-
-    def run_command(*arguments: str) -> Ended:
-        capsys.readouterr()
-        code = main(arguments)
-        captured = capsys.readouterr()
-        return Ended(code, captured.out, captured.err)
-
-    return run_command
+    return Run(capsys)
 
 
 @contextlib.contextmanager
@@ -83,12 +99,7 @@ def no_room() -> Iterator[None]:
 
 def write_catalog(folder: Path, topic: str = "joke", **tool_keys: Any) -> Path:
     """A folder with one service on ``topic`` and its tool ``tell-joke``."""
-    service = {
-        "id": "joke-service",
-        "request-queue": f"non-persistent://tg/request/{topic}",
-        "response-queue": f"non-persistent://tg/response/{topic}",
-        "config-params": [{"name": "style"}],
-    }
+    service = {"id": "joke-service", **topics_of(topic), "config-params": [{"name": "style"}]}
     tool = {
         "type": "tool-service",
         "name": "tell-joke",

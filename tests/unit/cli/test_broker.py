@@ -40,16 +40,13 @@ STATE = DetachedBroker(
 
 def test_status_without_a_broker(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dispatch.devtools.localbroker.status", lambda: None)
-    end = run("broker", "status")
-    assert end.code == 1
-    assert end.out == "No broker is running. Start one with: dispatch broker start\n"
+    assert run("broker", "status", code=1).out == "No broker is running. Start one with: dispatch broker start\n"
     assert run("broker", "status", "--json").json == {"running": False}
 
 
 def test_status_of_one_that_is_not_ready_yet(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dispatch.devtools.localbroker.status", lambda: STATE)
-    end = run("broker", "status")
-    assert end.code == 0
+    end = run("broker", "status", code=0)
     assert "pulsar://127.0.0.1:6650" in end.out
     assert "running, not ready yet" in end.out
     assert run("broker", "status", "--json").json["ready"] is False
@@ -58,9 +55,8 @@ def test_status_of_one_that_is_not_ready_yet(run: Run, monkeypatch: pytest.Monke
 def test_unloading_what_is_no_namespace_is_a_mistake_of_the_user(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = nullcontext(Admin("http://127.0.0.1:1"))
     monkeypatch.setattr("dispatch.devtools.localcluster.detached_cluster", lambda report: cluster)
-    end = run("broker", "cluster", "unload", "request")
-    assert end.code == 2
-    assert end.err == "Error: 'request' is not a namespace: use for example tg/request\n"
+    err = run.refused("broker", "cluster", "unload", "request")
+    assert err == "Error: 'request' is not a namespace: use for example tg/request\n"
 
 
 def test_kill_says_whether_the_broker_was_running(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -109,11 +105,10 @@ def test_a_machine_that_lacks_something_is_told_what_to_install(run: Run, monkey
         raise LocalBrokerUnavailableError(["Java is not installed"], "apt-get install openjdk-17-jre-headless maven")
 
     monkeypatch.setattr("dispatch.devtools.localbroker.start_detached", start)
-    end = run("broker", "start")
-    assert (end.code, end.out) == (1, "")
-    assert "Java is not installed" in end.err
-    assert "apt-get install openjdk-17-jre-headless maven" in end.err
-    assert "Traceback" not in end.err
+    err = run.refused("broker", "start", code=1)
+    assert "Java is not installed" in err
+    assert "apt-get install openjdk-17-jre-headless maven" in err
+    assert "Traceback" not in err
 
 
 NEVER_READY = """#!{python} -IS
@@ -201,15 +196,12 @@ def test_a_genuine_broker_from_start_to_stop(own_cache: dict[str, str], run: Run
     assert (again.code, again.json["service_url"]) == (0, first["service_url"])
     assert "a broker is already running" in again.err
 
-    end = run("broker", "status")
-    assert end.code == 0
+    end = run("broker", "status", code=0)
     assert first["service_url"] in end.out
     assert "ready" in end.out
 
     # It knows where the admin interface of our own broker is, whatever its port.
-    end = run("doctor", "--broker", first["service_url"], "--json")
-    assert end.code == 0, end.out
-    assert end.json["admin"] == first["web_url"]
+    assert run("doctor", "--broker", first["service_url"], "--json", code=0).json["admin"] == first["web_url"]
 
     topic = "persistent://tg/flow/kept"
     with closing(pulsar.Client(first["service_url"], logger=client_logger())) as client:
@@ -221,7 +213,6 @@ def test_a_genuine_broker_from_start_to_stop(own_cache: dict[str, str], run: Run
     assert run("broker", "stop").out == "No broker was running.\n"
 
     if is_long_profile():
-        again = run("broker", "start", *ports, "--json")
-        assert again.code == 0, again.err
+        again = run("broker", "start", *ports, "--json", code=0)
         with closing(pulsar.Client(again.json["service_url"], logger=client_logger())) as client:
             assert client.subscribe(topic, "s").receive(10_000).data() == b"still here"

@@ -52,9 +52,8 @@ def test_the_tools_of_mcp_servers_in_a_file_need_no_broker(run: Run, tmp_path: P
     file.write_text(json.dumps({"mcpServers": servers}))
     given = "--catalog", str(file)
     assert run("call", "one-work", *given).out == "fine\n"
-    unknown = run("call", "zzz", *given)
-    assert unknown.code == 5
-    assert "'mcp-away' (McpServerError: http://127.0.0.1:1 cannot be reached" in unknown.err
+    err = run.refused("call", "zzz", *given, code=5)
+    assert "'mcp-away' (McpServerError: http://127.0.0.1:1 cannot be reached" in err
     assert len(run("tools", *given, "--json").json) == 4  # those of the servers that are in reach
     assert "only_two" in run("find", "only two", *given).out
     rest = run("tools", *given, "--all").out
@@ -74,9 +73,8 @@ def test_the_tools_of_mcp_servers_in_a_file_need_no_broker(run: Run, tmp_path: P
 def test_the_hint_at_the_timeout_of_an_mcp_server_names_no_topic(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps({"mcpServers": {"one": scripted_stdio({"work": ""})}}))  # never replies
-    end = run("call", "work", "--timeout", "0.3", "--catalog", str(file))
-    assert end.code == 3
-    assert end.err.endswith("\n  hint: give it more time with --timeout SECONDS\n")
+    err = run.refused("call", "work", "--timeout", "0.3", "--catalog", str(file), code=3)
+    assert err.endswith("\n  hint: give it more time with --timeout SECONDS\n")
 
 
 async def test_a_tools_error_goes_to_stderr_with_outcome_type_and_message(capsys: Captured) -> None:
@@ -88,8 +86,7 @@ async def test_a_tools_error_goes_to_stderr_with_outcome_type_and_message(capsys
 
 
 async def test_without_a_service_the_hint_asks_whether_one_listens(capsys: Captured) -> None:
-    result = await call_tool(unstarted(), "work", {}, user="", timeout=2.5)
-    assert shown(result) == 5
+    assert shown(await call_tool(unstarted(), "work", {}, user="", timeout=2.5)) == 5
     out, err = capsys.readouterr()
     assert out == ""
     assert "no service consumes non-persistent://tg/request/lab" in err
@@ -131,14 +128,12 @@ async def test_a_stream_is_printed_chunk_by_chunk_and_ends_its_line(capsys: Capt
 
 
 async def test_a_stream_that_breaks_keeps_what_came_and_tells_the_error(capsys: Captured) -> None:
-    result = await stream_of(Stream(error=True))
-    assert shown(result, streamed=True) == 1
+    assert shown(await stream_of(Stream(error=True)), streamed=True) == 1
     assert capsys.readouterr() == ("one two\n", "Error: No more.\n  outcome tool_error · type torn\n")
 
 
 async def test_a_stream_as_json_is_a_line_per_chunk_and_one_for_the_result(capsys: Captured) -> None:
-    result = await stream_of(Stream(), as_json=True)
-    assert shown(result, streamed=True, as_json=True) == 0
+    assert shown(await stream_of(Stream(), as_json=True), streamed=True, as_json=True) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines[:2] == [{"chunk": "one "}, {"chunk": "two"}]
     assert lines[2]["result"]["outcome"] == "success"
@@ -149,19 +144,16 @@ async def test_a_stream_as_json_is_a_line_per_chunk_and_one_for_the_result(capsy
 
 
 def test_an_unknown_tool_is_told_before_anything_connects(run: Run, catalog_folder: Path) -> None:
-    end = run("call", "tel-joke", "--catalog", str(catalog_folder), "--broker", "pulsar://127.0.0.1:1")
-    assert (end.code, end.out) == (2, "")
-    assert "Call 'tell-joke' if you meant that" in end.err
-    assert "outcome rejected · type unknown-tool · rejected by catalog" in end.err
-    as_json = run("call", "tel-joke", "--json", "--catalog", str(catalog_folder))
-    assert (as_json.code, as_json.err) == (2, "")
+    err = run.refused("call", "tel-joke", "--catalog", str(catalog_folder), "--broker", "pulsar://127.0.0.1:1")
+    assert "Call 'tell-joke' if you meant that" in err
+    assert "outcome rejected · type unknown-tool · rejected by catalog" in err
+    as_json = run.clean("call", "tel-joke", "--json", "--catalog", str(catalog_folder), code=2)
     assert as_json.json["error"]["alternatives"] == ["tell-joke"]
 
 
 def test_arguments_that_are_no_object(run: Run, catalog_folder: Path) -> None:
-    end = run("call", "tell-joke", "--arguments", '["cats"]', "--catalog", str(catalog_folder))
-    assert end.code == 2
-    assert "--arguments is an array, not a JSON object" in end.err
+    err = run.refused("call", "tell-joke", "--arguments", '["cats"]', "--catalog", str(catalog_folder))
+    assert "--arguments is an array, not a JSON object" in err
 
 
 def test_no_broker_is_exit_code_4_and_names_the_command_that_starts_one(run: Run, catalog_folder: Path) -> None:
@@ -177,9 +169,8 @@ def test_no_broker_is_exit_code_4_and_names_the_command_that_starts_one(run: Run
 
 
 def test_an_address_that_is_none(run: Run, catalog_folder: Path) -> None:
-    end = run("call", "tell-joke", "--catalog", str(catalog_folder), "--broker", "localhost:6650")
-    assert end.code == 2
-    assert "Use pulsar://HOST:6650" in end.err
+    err = run.refused("call", "tell-joke", "--catalog", str(catalog_folder), "--broker", "localhost:6650")
+    assert "Use pulsar://HOST:6650" in err
 
 
 @pytest.mark.parametrize("timeout", ["-1", "0", "nan", "inf"])
@@ -189,9 +180,7 @@ def test_a_number_that_is_no_timeout_is_told_without_a_broker(run: Run, catalog_
 
 
 def test_a_timeout_that_cannot_be(run: Run, catalog_folder: Path) -> None:
-    end = run("call", "tell-joke", "--timeout", "soon", "--catalog", str(catalog_folder))
-    assert end.code == 2
-    assert "--timeout" in end.err
+    assert "--timeout" in run.refused("call", "tell-joke", "--timeout", "soon", "--catalog", str(catalog_folder))
 
 
 def test_ctrl_c_while_it_reads_its_arguments(catalog_folder: Path, tmp_path: Path) -> None:

@@ -25,15 +25,13 @@ def break_it(folder: Path) -> None:
 
 
 def test_without_mistakes_it_says_what_is_there(run: Run, catalog_folder: Path) -> None:
-    end = run("check", str(catalog_folder), "--plan", "none")
-    assert (end.code, end.err) == (0, "")
+    end = run.clean("check", str(catalog_folder), "--plan", "none")
     assert end.out == f"{catalog_folder}: 1 service, 1 tool, no mistakes.\n"
 
 
 def test_every_mistake_with_file_key_and_fix(run: Run, catalog_folder: Path) -> None:
     break_it(catalog_folder)
-    end = run("check", str(catalog_folder))
-    assert end.code == 1
+    end = run("check", str(catalog_folder), code=1)
     assert "joke-service.json: request-queue: 'joke' is no whole topic name\n  fix: write" in end.out
     assert "error: " in end.out
     assert "broken.json" in end.out
@@ -42,8 +40,7 @@ def test_every_mistake_with_file_key_and_fix(run: Run, catalog_folder: Path) -> 
 
 def test_json_has_them_all(run: Run, catalog_folder: Path) -> None:
     break_it(catalog_folder)
-    end = run("check", str(catalog_folder), "--json")
-    assert end.code == 1
+    end = run("check", str(catalog_folder), "--json", code=1)
     assert end.json["ok"] is False
     assert end.json["tools"] is None
     assert end.json["plan"] is None
@@ -60,36 +57,29 @@ def test_json_has_the_mistakes_of_the_file_that_names_what_is_read(
     (tmp_path / "relay.json").write_text('{"servces": 3, "drain": "x"}')
     end = run("check", *what, "--json")
     assert (end.code, end.err, end.json["ok"], end.json["tools"]) == (1, "", False, None)
-    shown = run("check", *what)
-    assert (shown.code, shown.err) == (1, "")
-    assert len(end.json["problems"]) == shown.out.count("\n  fix: ") == mistakes
+    assert len(end.json["problems"]) == run.clean("check", *what, code=1).out.count("\n  fix: ") == mistakes
     assert {problem["file"] for problem in end.json["problems"]} == {what[-1]}
 
 
 @pytest.mark.process
 def test_mistakes_in_a_file_of_mcp_servers_have_key_and_fix(run: Run, tmp_path: Path) -> None:
     (tmp_path / "mcp.json").write_text('{"mcpServers": {"one": {"comand": "x"}, "two": {"command": "/nowhere"}}}')
-    end = run("check", "mcp.json")
-    assert end.code == 1
-    assert (
-        "error: mcp.json: one: command: neither 'command' nor 'url' is given\n  fix: rename 'comand' to 'command'"
-        in end.out
-    )
+    end = run("check", "mcp.json", code=1)
+    text = "error: mcp.json: one: command: neither 'command' nor 'url' is given\n  fix: rename 'comand' to 'command'"
+    assert text in end.out
     _, _, two = end.out.partition("error: mcp-two: ")
     assert two.partition("\nmcp-two: ")[0].count("fix") == 1
 
 
 def test_a_file_of_a_folder_is_no_catalogue(run: Run, catalog_folder: Path) -> None:
-    end = run("check", str(catalog_folder / "tool" / "tell-joke.json"))
-    assert (end.code, end.err) == (1, "")
+    end = run.clean("check", str(catalog_folder / "tool" / "tell-joke.json"), code=1)
     assert "a descriptor of dispatch, not a configuration of MCP servers\n  fix: name the folder" in end.out
 
 
 def test_warnings_are_shown_and_are_no_failure(run: Run, catalog_folder: Path) -> None:
     (catalog_folder / "tool" / "tell-joke.json").unlink()
     (catalog_folder / "tool").rmdir()
-    end = run("check", str(catalog_folder))
-    assert end.code == 0
+    end = run("check", str(catalog_folder), code=0)
     assert "warning: " in end.out
     assert "1 warning." in end.out
 
@@ -101,25 +91,20 @@ def test_the_folder_may_come_from_where_the_catalogue_does(run: Run, tmp_path: P
 
 
 def test_a_folder_that_is_not_there(run: Run) -> None:
-    end = run("check", "nowhere")
-    assert end.code == 1
-    assert "nowhere: there is no such folder" in end.out
+    assert "nowhere: there is no such folder" in run("check", "nowhere", code=1).out
 
 
 def test_several_sources_with_what_is_shadowed(run: Run, tmp_path: Path) -> None:
     one, two = write_catalog(tmp_path / "one"), write_catalog(tmp_path / "two")
-    end = run("check", str(one), str(two), "--plan", "none")
-    assert (end.code, end.err) == (0, "")
+    end = run.clean("check", str(one), str(two), "--plan", "none")
     assert f"{one}: 1 service, 1 tool, no mistakes.\n" in end.out
     assert "warning: " in end.out
     assert f"'tell-joke' is shadowed: the earlier source folder:{one} has it" in end.out
     assert f"{two}: 0 services, 0 tools, 2 warnings.\n" in end.out
     assert end.out.endswith("all sources: 1 service, 1 tool, 2 warnings.\n")
     value = run("check", "--catalog", str(one), "--catalog", str(two), "--json").json
-    assert [(source["source"], source["ok"], source["tools"]) for source in value["sources"]] == [
-        (f"folder:{one}", True, 1),
-        (f"folder:{two}", True, 0),
-    ]
+    found = [(source["source"], source["ok"], source["tools"]) for source in value["sources"]]
+    assert found == [(f"folder:{one}", True, 1), (f"folder:{two}", True, 0)]
     assert {problem["source"] for problem in value["problems"]} == {f"folder:{two}"}
 
 
@@ -129,9 +114,7 @@ def test_a_mistake_in_one_of_several_sources(run: Run, tmp_path: Path) -> None:
     value = run("check", str(one), str(two), "--json").json
     assert [source["ok"] for source in value["sources"]] == [True, False]
     assert (value["ok"], value["plan"]) == (False, None)
-    end = run("check", str(one), str(two))
-    assert end.code == 1
-    assert f"{one}: 1 service, 1 tool, no mistakes.\n" in end.out
+    assert f"{one}: 1 service, 1 tool, no mistakes.\n" in run("check", str(one), str(two), code=1).out
 
 
 def test_a_tool_may_use_the_service_of_another_source(run: Run, tmp_path: Path) -> None:
@@ -190,25 +173,22 @@ def test_tools_with_permissions_are_reported_without_grants(run: Run, tools: str
 
 
 def test_tools_without_permissions_need_no_grants(run: Run, tmp_path: Path) -> None:
-    folder = str(write_catalog(tmp_path / "tools"))
-    assert "no mistakes" in run("check", folder).out
+    assert "no mistakes" in run("check", str(write_catalog(tmp_path / "tools"))).out
 
 
 def test_a_permission_that_no_grant_matches_is_reported(run: Run, tools: str, monkeypatch: pytest.MonkeyPatch) -> None:
     file = grants_file({"users": {"alice": ["tools:jokes", "!tools:fun"]}, "groups": {}, "everyone": []})
     found = run("check", tools, "--grants", file, "--json").json
     assert found["ok"]
-    assert [(each["file"], each["severity"], each["problem"]) for each in found["problems"]] == [
-        (file, "warning", "no grant matches the permission 'tools:fun', which tell-joke requires")
-    ]
+    seen = [(each["file"], each["severity"], each["problem"]) for each in found["problems"]]
+    assert seen == [(file, "warning", "no grant matches the permission 'tools:fun', which tell-joke requires")]
     grants_file({"users": {"alice": ["tools:*"]}})
     monkeypatch.setenv("DISPATCH_GRANTS", file)
     assert run("check", tools, "--json").json["problems"] == []
 
 
 def test_an_invalid_file_is_an_error_with_key_and_fix(run: Run, tools: str) -> None:
-    end = run("check", tools, "--grants", grants_file({"users": {"alice": "tools:jokes"}}), "--plan", "none")
-    assert end.code == 1
+    end = run("check", tools, "--grants", grants_file({"users": {"alice": "tools:jokes"}}), "--plan", "none", code=1)
     assert "error: grants.json: users.alice: a text in place of a list" in end.out
     assert "fix: write a list such as" in end.out
     assert run("check", tools, "--grants", "missing.json").code == 1
@@ -216,9 +196,8 @@ def test_an_invalid_file_is_an_error_with_key_and_fix(run: Run, tools: str) -> N
 
 @pytest.mark.parametrize("raw", ["{", {"user": {}}])
 def test_a_call_does_not_begin_with_invalid_grants(run: Run, tools: str, raw: Any) -> None:
-    end = run("call", "tell-joke", "--catalog", tools, "--grants", grants_file(raw), "--broker", "pulsar://localhost:1")
-    assert end.code == 2
-    assert "The grants of 'grants.json' cannot be loaded: 1 mistake." in end.err
+    options = ("--catalog", tools, "--grants", grants_file(raw), "--broker", "pulsar://localhost:1")
+    assert "The grants of 'grants.json' cannot be loaded: 1 mistake." in run.refused("call", "tell-joke", *options)
 
 
 REQUESTS = (
@@ -242,8 +221,9 @@ def policy_tools(tmp_path: Path) -> str:
 
 
 def test_by_default_a_short_block_a_tool_and_the_defaults_once(run: Run, policy_tools: str) -> None:
-    end = run("check", policy_tools, "--policy", policy_file(hedging="p95", breaker={"open-duration": 3}, timeout=20))
-    assert (end.code, end.err) == (0, "")
+    end = run.clean(
+        "check", policy_tools, "--policy", policy_file(hedging="p95", breaker={"open-duration": 3}, timeout=20)
+    )
     assert end.out.splitlines() == [
         f"{policy_tools}: 1 service, 1 tool, no mistakes.",
         "",
@@ -265,17 +245,10 @@ def test_by_default_a_short_block_a_tool_and_the_defaults_once(run: Run, policy_
 
 
 def test_durations_that_may_be_milliseconds_are_warnings(run: Run, tmp_path: Path) -> None:
-    policy_tools = str(
-        write_catalog(tmp_path / "tools", policy={"timeout": 30000, "rate-limit": {"rate": "10/s", "max-wait": 5000}})
-    )
-    end = run(
-        "check",
-        policy_tools,
-        "--policy",
-        policy_file(breaker={"max-open-duration": 7200}, stream_timeout=3600),
-        "--json",
-    )
-    assert end.code == 0
+    policy = {"timeout": 30000, "rate-limit": {"rate": "10/s", "max-wait": 5000}}
+    policy_tools = str(write_catalog(tmp_path / "tools", policy=policy))
+    mine = policy_file(breaker={"max-open-duration": 7200}, stream_timeout=3600)
+    end = run("check", policy_tools, "--policy", mine, "--json", code=0)
     found = {each["key"]: (each["severity"], each["problem"], each["fix"]) for each in end.json["problems"]}
     meant = "times are in seconds: write {} if milliseconds are meant"
     assert found == {
@@ -323,18 +296,13 @@ def test_one_tool_alone(run: Run, policy_tools: str) -> None:
 
 
 def test_a_tool_that_is_not_there_is_told_with_the_near_one(run: Run, policy_tools: str) -> None:
-    end = run("check", policy_tools, "--tool", "tel-joke")
-    assert end.code == 2
-    assert "no tool 'tel-joke'. Did you mean 'tell-joke'?" in end.err
+    assert "no tool 'tel-joke'. Did you mean 'tell-joke'?" in run.refused("check", policy_tools, "--tool", "tel-joke")
 
 
 def test_json_has_every_value_of_every_tool(run: Run, policy_tools: str) -> None:
     (plan,) = run("check", policy_tools, "--policy", policy_file(hedging="p95"), "--json").json["plan"]
-    assert {key: plan[key] for key in ("tool", "service", "requests")} == {
-        "tool": "tell-joke",
-        "service": "joke-service",
-        "requests": REQUESTS,
-    }
+    found = {key: plan[key] for key in ("tool", "service", "requests")}
+    assert found == {"tool": "tell-joke", "service": "joke-service", "requests": REQUESTS}
     assert plan["guards"] == ["retry", "breaker", "bulkhead", "rate-limit", "balancing", "outlier-detection"]
     rows = {row.pop("key"): row for row in plan["rows"]}
     assert rows["timeout"] == {"guard": "deadline", "value": 5, "source": "tool", "without_effect": None}
@@ -349,17 +317,13 @@ def test_the_policy_may_come_from_the_environment(run: Run, policy_tools: str, m
 
 
 def test_mistakes_in_the_policy_are_told_beside_the_others(run: Run, policy_tools: str) -> None:
-    end = run("check", policy_tools, "--policy", policy_file(timeout=0, hedging="p20"), "--json")
-    assert end.code == 1
+    end = run("check", policy_tools, "--policy", policy_file(timeout=0, hedging="p20"), "--json", code=1)
     assert end.json["ok"] is False
     assert end.json["plan"] is None
     assert end.json["tools"] == 1
-    assert {(problem["file"], problem["key"]) for problem in end.json["problems"]} == {
-        ("mine.json", "timeout"),
-        ("mine.json", "hedging"),
-    }
-    text = run("check", policy_tools, "--policy", "mine.json")
-    assert text.code == 1
+    found = {(problem["file"], problem["key"]) for problem in end.json["problems"]}
+    assert found == {("mine.json", "timeout"), ("mine.json", "hedging")}
+    text = run("check", policy_tools, "--policy", "mine.json", code=1)
     assert "error: mine.json: timeout: 0 is out of range\n  fix: give seconds above 0" in text.out
     assert text.out.endswith("1 service, 1 tool, 2 errors.\n")
 
@@ -370,8 +334,7 @@ def test_a_policy_that_goes_with_one_tool_and_not_with_another(run: Run, policy_
         other = json.loads((Path(policy_tools) / "tool" / "tell-joke.json").read_text())
         other |= {"name": name, "policy": {"retry": {"max-backoff": 0.5}}}
         (Path(policy_tools) / "tool" / f"{name}.json").write_text(json.dumps(other))
-    end = run("check", policy_tools, "--policy", policy_file(retry={"initial-backoff": 1, "max-backoff": 3}))
-    assert end.code == 1
+    end = run("check", policy_tools, "--policy", policy_file(retry={"initial-backoff": 1, "max-backoff": 3}), code=1)
     assert (
         "error: mine.json: retry.max-backoff: 0.5 is less than 'initial-backoff' (1), together with the policy of shout, "
         "sing\n"
@@ -383,6 +346,4 @@ def test_a_policy_that_goes_with_one_tool_and_not_with_another(run: Run, policy_
 def test_an_empty_catalogue_has_no_plan(run: Run, tmp_path: Path) -> None:
     (tmp_path / "tools" / "tool").mkdir(parents=True)
     (tmp_path / "tools" / "tool-service").mkdir()
-    end = run("check", "tools")
-    assert end.code == 0
-    assert end.out.endswith("0 services, 0 tools, 1 warning.\n")
+    assert run("check", "tools", code=0).out.endswith("0 services, 0 tools, 1 warning.\n")

@@ -118,13 +118,8 @@ async def test_the_guards_are_those_that_calls_meet(policy: dict[str, Any], decl
     plan = planned(policy, **declared)
     made = catalog({"policy": policy}, {key.replace("_", "-"): each for key, each in declared.items()})
     target = ToolResolver(made, DEFAULT_POLICY).tool("look")
-    guards = ToolGuards(
-        target.policy,
-        repeatable=target.repeatable,
-        clock=asyncio.get_running_loop().time,
-        randomness=lambda: 0.5,
-        rates=create_rate_limiter,
-    )
+    options = {"clock": asyncio.get_running_loop().time, "randomness": lambda: 0.5, "rates": create_rate_limiter}
+    guards = ToolGuards(target.policy, repeatable=target.repeatable, **options)
     met = {"retry": guards.retrying, "hedging": guards.hedging, "breaker": guards.breaker, "bulkhead": guards.bulkhead}
     for name, guard in met.items():
         assert (name in plan.guards) == (guard is not None), name
@@ -232,9 +227,8 @@ def test_persistent_topics_have_nobody_to_ask_by_name() -> None:
         "outlier-detection.panic-threshold",
     ):
         assert row(plan, key).without_effect, key
-    assert (
-        row(plan, "known-instances-only").without_effect == "no instance is called by name: the topics are persistent"
-    )
+    found = row(plan, "known-instances-only").without_effect
+    assert found == "no instance is called by name: the topics are persistent"
     assert row(plan, "balancing.choice-count").without_effect == SHARED
     assert "balancing" not in plan.guards
     assert plan.requests == (
@@ -284,9 +278,8 @@ def test_how_requests_are_balanced() -> None:
     def requests(service: dict[str, Any], tool: dict[str, Any] | None = None) -> str:
         return plan_of(catalog(service, tool), "look").requests
 
-    assert (
-        requests({}) == f"round-robin over known instances, each by its name; if none is known after 1 s, on {SHARED}"
-    )
+    found = requests({})
+    assert found == f"round-robin over known instances, each by its name; if none is known after 1 s, on {SHARED}"
     assert requests({"policy": {"known-instances-only": True}}) == "round-robin over known instances by name only"
     assert requests(stored_replies) == SHARED
     assert requests(listed) == "round-robin over topics listed in the descriptor: a, b; known instances on them by name"
@@ -445,10 +438,14 @@ def _without_bursts(policy: Policy) -> Policy:
     return msgspec.structs.replace(policy, **changes)
 
 
-def drawn(demo: Demo, width: int = 120, height: int = 40) -> str:
+def drawn_screen(renderable: Any, width: int) -> str:
     file = io.StringIO()
-    Console(file=file, width=width).print(live_view(demo, width, height))
-    return file.getvalue()
+    Console(file=file, width=width).print(renderable)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+def drawn(demo: Demo, width: int = 120, height: int = 40) -> str:
+    return drawn_screen(live_view(demo, width, height), width)
 
 
 async def test_rows_lines_and_the_live_view_show_the_counts_of_the_moment() -> None:
@@ -538,12 +535,6 @@ def test_it_tells_how_calls_ended_what_guards_did_and_what_to_do_next(capsys: py
     for command, why in NEXT:
         assert f"{command} {why}" in flat
     assert max(len(line) for line in out.splitlines() if "last result" not in line) <= 130
-
-
-def drawn_screen(renderable: Any, width: int) -> str:
-    file = io.StringIO()
-    Console(file=file, width=width).print(renderable)
-    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
 
 class Process:
@@ -695,15 +686,8 @@ def test_events_are_sentences() -> None:
     ejected, opened = admin_values.values()["events"]
     assert event_line(ejected)[9:] == "instance shop-2 of shop ejected: 5 failures"
     assert event_line(opened)[9:] == "circuit of price: closed → open (failure rate)"
-    action = {
-        "event": "action",
-        "at": 0.0,
-        "user": "alice",
-        "action": "open",
-        "target": "circuit price",
-        "reason": "bad",
-    }
-    assert event_line(action)[9:] == "alice: open circuit price (bad)"
+    action = {"user": "alice", "action": "open", "target": "circuit price", "reason": "bad"}
+    assert event_line({"event": "action", "at": 0.0, **action})[9:] == "alice: open circuit price (bad)"
     source = {"event": "source", "at": 0.0, "source": "folder", "old": "", "new": "failed", "problem": "no such folder"}
     assert event_line(source)[9:] == "source folder: new → failed no such folder"
     counts = {"added_count": 2, "changed_count": 1, "removed_count": 0}
@@ -713,22 +697,16 @@ def test_events_are_sentences() -> None:
 
 
 def test_rows_of_several_processes_are_merged_into_the_worst() -> None:
-    (price,) = merge(
-        "tools",
-        [
-            tool("price", rate=3.0, failure_rate=0.0),
-            tool("price", url=B, rate=1.0, failure_rate=0.4, circuit="open", p95=2.0, instances_up=1),
-        ],
-    )
+    at_b = tool("price", url=B, rate=1.0, failure_rate=0.4, circuit="open", p95=2.0, instances_up=1)
+    (price,) = merge("tools", [tool("price", rate=3.0, failure_rate=0.0), at_b])
     assert (price["calls"], price["rate"], price["failure_rate"], price["p95"]) == (16_246, 4.0, 0.1, 2.0)
     assert (price["circuit"], price["seen"], price["of"], price["instances_up"]) == ("open", 1, 2, 1)
     own = instance("shop-1", kind="own", url=C, in_flight=9, queued=4, requests=77)
     (shop,) = merge("instances", [own, instance("shop-1"), instance("shop-1", "ejected", url=B, seconds_left=3.0)])
     assert (shop["in_flight"], shop["queued"], shop["requests"], shop["state"]) == (4, 4, 77, "ejected")
     assert (shop["urls"], shop["own_url"], shop["seen"], shop["of"]) == ([A, B], C, 1, 2)
-    assert "ejected 3.0 s at 1 of 2" in drawn_screen(
-        render_screen({"instances": [shop]}, View("instances"), 100, 9), 100
-    )
+    text = "ejected 3.0 s at 1 of 2"
+    assert text in drawn_screen(render_screen({"instances": [shop]}, View("instances"), 100, 9), 100)
     (renamed,) = merge("instances", [own | {"service": "shop-topic"}, instance("shop-1")])
     assert (renamed["service"], renamed["requests"], renamed["own_url"]) == ("shop", 77, C)
     two = [instance("shop-1"), own | {"service": "one"}, own | {"service": "two"}]  # no one knows which of them it is
@@ -834,12 +812,11 @@ def test_actions_go_to_the_processes_that_can_do_them() -> None:
         "a": ([A, B], "admit", False),
         "d": ([C], "drain", False),
     }
-    renamed = merge(
-        "instances", [instance("shop-1"), instance("shop-1", kind="own", url=C) | {"service": "shop-topic"}]
-    )[0]
+    own = instance("shop-1", kind="own", url=C)
+    (renamed,) = merge("instances", [instance("shop-1"), own | {"service": "shop-topic"}])
     services = {key: plan_action(key, "instances", renamed).body["service"] for key in "ed"}  # type: ignore[union-attr] # actions
     assert services == {"e": "shop", "d": "shop-topic"}  # each as the process that acts knows it
-    (own,) = merge("instances", [instance("shop-1", kind="own", url=C)])
+    (own,) = merge("instances", [own])
     assert plan_action("e", "instances", own) == "No dispatcher on this screen calls this instance."
 
 

@@ -36,9 +36,7 @@ def on_virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.costly
 @pytest.mark.usefixtures("on_virtual_time")
 def test_into_a_pipe_it_writes_what_happens_and_the_summary(run: Run) -> None:
-    end = run("demo", "--seconds", "5")
-    assert (end.code, end.err) == (0, "")
-    out = end.out
+    out = run.clean("demo", "--seconds", "5").out
     assert "\x1b" not in out
     assert out.startswith("Agents call tools on memory://demo-")
     assert "Shortened: ejected 0.5 s (default 30)" in out.splitlines()[0]
@@ -59,8 +57,7 @@ def test_into_a_pipe_it_writes_what_happens_and_the_summary(run: Run) -> None:
 @pytest.mark.usefixtures("on_virtual_time")
 def test_json_is_the_summary_and_nothing_else(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISPATCH_BROKER", "pulsar://127.0.0.1:1")  # the demo ignores it
-    end = run("demo", "--seconds", "5", "--json")
-    assert (end.code, end.err) == (0, "")
+    end = run.clean("demo", "--seconds", "5", "--json")
     assert end.json["deviations"] == []
     assert end.json["broker"].startswith("memory://")
     assert set(end.json["outcomes"]) == set(OUTCOMES)
@@ -92,15 +89,12 @@ def test_ctrl_c_ends_it_and_the_cursor_comes_back() -> None:
 
 
 def test_a_broker_that_is_not_there(run: Run) -> None:
-    end = run("demo", "--broker", "pulsar://127.0.0.1:1")
-    assert end.code == 4
+    end = run("demo", "--broker", "pulsar://127.0.0.1:1", code=4)
     assert "no Pulsar broker replies at pulsar://127.0.0.1:1" in end.err
 
 
 def test_too_short_duration_is_rejected(run: Run) -> None:
-    end = run("demo", "--seconds", "4")
-    assert end.code == 2
-    assert "--seconds" in end.err
+    assert "--seconds" in run.refused("demo", "--seconds", "4")
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
@@ -109,8 +103,7 @@ def test_deviation_is_shown_and_fails(run: Run, monkeypatch: pytest.MonkeyPatch,
         return Summary(demo.broker, 1.0, demo.time_scale.note, Scoreboard(), (), pending=2, replies={})
 
     monkeypatch.setattr(Demo, "run", otherwise)
-    end = run("demo", *more)
-    assert end.code == 1
+    end = run("demo", *more, code=1)
     deviation = "2 requests are still pending"
     if more:
         assert json.loads(end.out)["deviations"] == ["no call succeeded", deviation]

@@ -76,8 +76,7 @@ def no_pulsar() -> Iterator[str]:
 
 
 def test_without_a_broker_it_names_the_command_that_starts_one(run: Run) -> None:
-    end = run("doctor", "--broker", "pulsar://127.0.0.1:1")
-    assert end.code == 1
+    end = run("doctor", "--broker", "pulsar://127.0.0.1:1", code=1)
     assert "failed   connection: nothing answers at 127.0.0.1:1" in end.out
     assert "fix: dispatch broker start" in end.out
     assert end.out.endswith("1 failed.\n")
@@ -103,18 +102,15 @@ def test_repair_without_the_admin_interface_is_a_failure(run: Run) -> None:
 @pytest.mark.parametrize("address", ["localhost:6650", "pulsar://"])
 @pytest.mark.parametrize("loss", [(), ("--loss",)])
 def test_an_address_that_is_none(run: Run, loss: tuple[str, ...], address: str) -> None:
-    end = run("doctor", *loss, "--broker", address)
-    assert (end.code, end.out) == (2, "")
-    assert "is not a broker address" in end.err
+    assert "is not a broker address" in run.refused("doctor", *loss, "--broker", address)
 
 
 def test_an_admin_address_that_is_none(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISPATCH_ADMIN", "0.0.0.0:9464")  # where other commands listen: not the broker's interface
     assert run("doctor", "--broker", "pulsar://127.0.0.1:1", "--json").json["admin"] == "http://127.0.0.1:8080"
-    end = run("doctor", "--broker", "pulsar://127.0.0.1:1", "--admin", "localhost:8080")
-    assert end.code == 2
-    assert "is not an admin URL" in end.err
-    assert "change --admin" in end.err
+    err = run.refused("doctor", "--broker", "pulsar://127.0.0.1:1", "--admin", "localhost:8080")
+    assert "is not an admin URL" in err
+    assert "change --admin" in err
 
 
 def test_mistakes_in_the_catalogue_are_one_of_its_lines(run: Run, tmp_path: Path) -> None:
@@ -161,9 +157,8 @@ NOW = 1_800_000_000.0
 
 def jwt(**claims: object) -> str:
     parts = [{"alg": "HS256", "typ": "JWT"}, claims]
-    return (
-        ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts) + ".c2ln"
-    )
+    encoded = (base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts)
+    return ".".join((*encoded, "c2ln"))
 
 
 def test_the_doctor_says_that_the_token_has_expired(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,8 +213,7 @@ def options(pulsar_endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> tuple
 def missing(tmp_path: Path, pulsar_endpoint: Endpoint) -> Iterator[str]:
     """A tenant that is not there, and a catalogue in ``tools/`` that needs it."""
     tenant = f"doctor-{secrets.token_hex(4)}"
-    folder = write_catalog(tmp_path / "tools")
-    service = folder / "tool-service" / "joke-service.json"
+    service = write_catalog(tmp_path / "tools") / "tool-service" / "joke-service.json"
     service.write_text(service.read_text().replace("://tg/", f"://{tenant}/"))
     yield tenant
     namespaces = [f"namespaces/{tenant}/request", f"namespaces/{tenant}/response"]
@@ -235,11 +229,8 @@ def missing(tmp_path: Path, pulsar_endpoint: Endpoint) -> Iterator[str]:
 
 @pytest.mark.pulsar
 def test_where_nothing_is_missing_all_is_well(run: Run, options: tuple[str, ...]) -> None:
-    end = run("doctor", *options)
-    assert (end.code, end.err) == (0, "")
-    assert end.out.endswith("All checks passed.\n")
-    as_json = run("doctor", *options, "--json")
-    assert as_json.code == 0
+    assert run.clean("doctor", *options).out.endswith("All checks passed.\n")
+    as_json = run("doctor", *options, "--json", code=0)
     assert as_json.json["ok"] is True
     assert statuses(as_json) == dict.fromkeys(
         (
@@ -259,8 +250,7 @@ def test_where_nothing_is_missing_all_is_well(run: Run, options: tuple[str, ...]
 
 @pytest.mark.pulsar
 def test_a_tenant_that_is_missing_is_told_and_made(run: Run, options: tuple[str, ...], missing: str) -> None:
-    end = run("doctor", *options, "--json")
-    assert end.code == 1
+    end = run("doctor", *options, "--json", code=1)
     assert statuses(end) == {
         "catalogue": "ok",
         "connection": "ok",
@@ -275,8 +265,7 @@ def test_a_tenant_that_is_missing_is_told_and_made(run: Run, options: tuple[str,
     }
     assert f"pulsar-admin tenants create {missing}" in finding(end, f"tenant {missing}")["fix"]
     assert "dispatch doctor --fix" in finding(end, f"namespace {missing}/request")["fix"]
-    mended = run("doctor", *options, "--fix", "--json")
-    assert mended.code == 0, mended.out
+    mended = run("doctor", *options, "--fix", "--json", code=0)
     assert finding(mended, "repair")["detail"] == f"created {missing}, {missing}/request, {missing}/response"
     assert statuses(mended)[f"round trip {missing}/request → {missing}/response"] == "ok"
     assert run("doctor", *options, "--fix", "--json").code == 0
@@ -286,8 +275,7 @@ def test_a_tenant_that_is_missing_is_told_and_made(run: Run, options: tuple[str,
 def test_without_the_admin_interface_the_broker_itself_tells(
     run: Run, pulsar_endpoint: Endpoint, options: tuple[str, ...], missing: str
 ) -> None:
-    end = run("doctor", "--broker", pulsar_endpoint.service_url, "--admin", NOBODY, "--json")
-    assert end.code == 1
+    end = run("doctor", "--broker", pulsar_endpoint.service_url, "--admin", NOBODY, "--json", code=1)
     assert statuses(end)["admin interface"] == "skipped"
     found = finding(end, f"namespace {missing}/request")
     assert (found["status"], found["detail"]) == ("failed", "does not exist")
@@ -302,9 +290,7 @@ def test_who_listens(run: Run, options: tuple[str, ...], tmp_path: Path) -> None
     nobody = finding(run("doctor", *options, "--json"), "service joke-service")
     assert nobody["status"] == "warning"
     assert nobody["fix"] == f"dispatch serve MODULE:CLASS --service {topic}"
-    (tmp_path / "jokes.py").write_text(
-        "class Joke:\n    async def invoke(self, config, arguments):\n        return ''\n"
-    )
+    (tmp_path / "jokes.py").write_text("class Joke:\n    async def invoke(self, config, arguments): ...\n")
     with started("serve", f"{tmp_path}/jokes.py:Joke", "--service", topic, *options[:2]) as service:
         service.err.wait_for("Ctrl-C drains")
         end = run("doctor", *options, "--catalog", str(folder), "--json")
@@ -342,10 +328,11 @@ def test_tokens_and_certificates(
     assert "whose role has permission for tg/request" in foreign["fix"]
 
     monkeypatch.setenv("DISPATCH_TOKEN_FILE", "wrong")
-    end = run("call", "tell-joke", "topic=cats", "--catalog", "catalogue", "--broker", secured_broker.service_url)
-    assert end.code == 4
-    assert "outcome transport · type unauthorized" in end.err
-    assert "not-a-token" not in end.err
+    err = run.refused(
+        "call", "tell-joke", "topic=cats", "--catalog", "catalogue", "--broker", secured_broker.service_url, code=4
+    )
+    assert "outcome transport · type unauthorized" in err
+    assert "not-a-token" not in err
 
 
 BROKER_LOSS = ("--broker", "pulsar://127.0.0.1:1")
@@ -392,16 +379,12 @@ def as_brokers_are(side: Variant, size: int, in_flight: int) -> RunResult:
 # -- options --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("option", [("--sizes", "1k"), ("--in-flight", "4"), ("--calls", "100")])
 def test_its_options_are_of_no_use_without_it(run: Run, option: tuple[str, str]) -> None:
-    end = run("doctor", *BROKER_LOSS, *option)
-    assert (end.code, end.out) == (2, "")
-    assert "fix: add --loss" in end.err
+    assert "fix: add --loss" in run.refused("doctor", *BROKER_LOSS, *option)
 
 
 @pytest.mark.parametrize("option", [("--fix",), ("--admin", "http://127.0.0.1:1")])
 def test_the_others_are_of_no_use_with_it(run: Run, option: tuple[str, ...]) -> None:
-    end = run("doctor", "--loss", *BROKER_LOSS, *option)
-    assert (end.code, end.out) == (2, "")
-    assert "run 'dispatch doctor --fix' first" in end.err
+    assert "run 'dispatch doctor --fix' first" in run.refused("doctor", "--loss", *BROKER_LOSS, *option)
 
 
 @pytest.mark.parametrize(
@@ -415,26 +398,19 @@ def test_the_others_are_of_no_use_with_it(run: Run, option: tuple[str, ...]) -> 
     ],
 )
 def test_what_cannot_be_measured_is_wrong_usage(run: Run, option: tuple[str, ...], told: str) -> None:
-    end = run("doctor", "--loss", *BROKER_LOSS, *option)
-    assert (end.code, end.out) == (2, "")
-    assert told in end.err
+    assert told in run.refused("doctor", "--loss", *BROKER_LOSS, *option)
 
 
 def test_the_embedded_broker_is_none_to_measure(run: Run) -> None:
-    end = run("doctor", "--loss", "--broker", "memory://")
-    assert end.code == 2
-    assert "'dispatch doctor --loss' cannot reach another process there" in end.err
+    err = run.refused("doctor", "--loss", "--broker", "memory://")
+    assert "'dispatch doctor --loss' cannot reach another process there" in err
 
 
 def test_without_a_broker_nothing_is_measured(run: Run) -> None:
-    end = run("doctor", "--loss", *BROKER_LOSS, "--json")
-    assert end.code == 4
+    end = run("doctor", "--loss", *BROKER_LOSS, "--json", code=4)
     assert "dispatch broker start" in end.err
-    assert (end.json["complete"], end.json["measurements"], end.json["advice"]) == (
-        False,
-        [],
-        ["Nothing was measured."],
-    )
+    found = (end.json["complete"], end.json["measurements"], end.json["advice"])
+    assert found == (False, [], ["Nothing was measured."])
 
 
 def test_the_namespaces_are_those_of_the_catalogue() -> None:
@@ -449,8 +425,7 @@ def test_the_namespaces_are_those_of_the_catalogue() -> None:
 
 def test_help_teaches_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    end = run("doctor", "--help")
-    assert end.code == 0
+    end = run("doctor", "--help", code=0)
     for part in ("dispatch doctor --loss --sizes 10k,100k --in-flight 16,64", "--calls", "120,1k,10k,100k,1M"):
         assert part in end.out
 
@@ -458,8 +433,7 @@ def test_help_teaches_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 # -- what it shows --------------------------------------------------------------------------------------------------
 def test_each_size_and_number_in_flight_is_asked_for_on_both_sides(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = played(monkeypatch, all_well)
-    end = run("doctor", "--loss", *BROKER_LOSS, "--sizes", "1k,10k", "--in-flight", "1,16", "--calls", "100")
-    assert (end.code, end.err) == (0, "")
+    run.clean("doctor", "--loss", *BROKER_LOSS, "--sizes", "1k,10k", "--in-flight", "1,16", "--calls", "100")
     given, *measured = asked
     assert given[0] == "pulsar://127.0.0.1:1"
     assert given[2:] == ("tg/request", "tg/response")
@@ -470,17 +444,13 @@ def test_each_size_and_number_in_flight_is_asked_for_on_both_sides(run: Run, mon
 
 def test_the_table_and_the_advice(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     played(monkeypatch, as_brokers_are)
-    end = run("doctor", "--loss", *BROKER_LOSS, "--sizes", "10k,100k", "--in-flight", "64")
-    assert (end.code, end.err) == (0, "")
+    end = run.clean("doctor", "--loss", *BROKER_LOSS, "--sizes", "10k,100k", "--in-flight", "64")
     first, _, head, *table = end.out.splitlines()
     assert first == ("Broker pulsar://127.0.0.1:1, namespaces tg/request and tg/response: 4 runs of 5 s, about 20 s.")
     assert head.split("  ")[0] == "REPLY"
     assert [cell.strip() for cell in table[0].split("  ") if cell] == ["10 kB", "64", *["1,000", "0 %", "2,500"] * 2]
-    assert [cell.strip() for cell in table[1].split("  ") if cell] == [
-        *("100 kB", "64"),
-        *("1,000", "4.1 %", "1,918"),
-        *("1,000", "0 %", "2,500"),
-    ]
+    found = [cell.strip() for cell in table[1].split("  ") if cell]
+    assert found == [*("100 kB", "64"), *("1,000", "4.1 %", "1,918"), *("1,000", "0 %", "2,500")]
     assert "- At 100 kB and 64 in flight your broker dropped 4.1 % of a plain client's replies" in end.out
     assert "Only" not in end.out
     assert "\x1b" not in end.out
@@ -488,8 +458,7 @@ def test_the_table_and_the_advice(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_json_is_one_line_with_everything(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     played(monkeypatch, as_brokers_are)
-    end = run("doctor", "--loss", *BROKER_LOSS, "--sizes", "100k", "--in-flight", "64", "--json")
-    assert (end.code, end.err) == (0, "")
+    end = run.clean("doctor", "--loss", *BROKER_LOSS, "--sizes", "100k", "--in-flight", "64", "--json")
     (cell,) = end.json["measurements"]
     assert (cell["size"], cell["in_flight"]) == (100_000, 64)
     assert (cell["without_sessions"]["lost"], cell["without_sessions"]["lost_share"]) == (41, 0.041)
@@ -504,8 +473,7 @@ def test_progress_is_for_who_looks_at_stderr_and_the_cursor_comes_back(
     played(monkeypatch, all_well)
     for module in ("doctor", "base"):
         monkeypatch.setattr(f"dispatch.cli.{module}.is_terminal", lambda stream: stream is sys.stderr)
-    end = run("doctor", "--loss", *BROKER_LOSS, "--sizes", "1k", "--in-flight", "1,16", "--json")
-    assert end.code == 0
+    end = run("doctor", "--loss", *BROKER_LOSS, "--sizes", "1k", "--in-flight", "1,16", "--json", code=0)
     assert "4/4" in end.err
     assert end.err.rindex("\x1b[?25h") > end.err.rindex("\x1b[?25l")
     assert len(end.json["measurements"]) == 2
@@ -514,8 +482,7 @@ def test_progress_is_for_who_looks_at_stderr_and_the_cursor_comes_back(
 @pytest.mark.parametrize("more", [(), ("--json",)])
 def test_losses_of_ours_are_a_failed_check(run: Run, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]) -> None:
     played(monkeypatch, lambda side, *_: RunResult(100, 1 if side == "session" else 0, 1.0))
-    end = run("doctor", "--loss", *BROKER_LOSS, "--sizes", "1k", "--in-flight", "1", *more)
-    assert (end.code, end.err) == (1, "")
+    end = run.clean("doctor", "--loss", *BROKER_LOSS, "--sizes", "1k", "--in-flight", "1", *more, code=1)
     assert "With sessions, 1 of 100 calls were lost" in end.out
 
 
@@ -529,8 +496,7 @@ def test_ctrl_c_shows_what_was_measured_by_then(
         return all_well(side, size, in_flight)
 
     played(monkeypatch, third_is_interrupted)
-    end = run("doctor", "--loss", *BROKER_LOSS, "--sizes", "1k", "--in-flight", "1,16,64", *more)
-    assert end.code == 130
+    end = run("doctor", "--loss", *BROKER_LOSS, "--sizes", "1k", "--in-flight", "1,16,64", *more, code=130)
     assert end.err.endswith("Interrupted.\n")
     assert "Traceback" not in end.err
     if more:
@@ -548,8 +514,7 @@ def test_what_ended_it_early_is_told_after_the_table(run: Run, monkeypatch: pyte
         return all_well(side, size, in_flight)
 
     played(monkeypatch, second_fails)
-    end = run("doctor", "--loss", *BROKER_LOSS, "--sizes", "1k", "--in-flight", "1")
-    assert end.code == 4
+    end = run("doctor", "--loss", *BROKER_LOSS, "--sizes", "1k", "--in-flight", "1", code=4)
     assert "1 kB   1          100          0 %         200            -              -             -" in end.out
     assert "Error: The probe's service ended with status -9." in end.err
     assert "fix: dispatch doctor" in end.err
@@ -557,9 +522,8 @@ def test_what_ended_it_early_is_told_after_the_table(run: Run, monkeypatch: pyte
 
 def test_a_row_has_a_cell_for_each_column() -> None:
     run = RunResult(12_345, 3, 1.0)
-    assert [*zip(*list_losses([Measurement(1_500, 1_024, run, None)]).columns.values(), strict=True)] == [
-        ("1.5 kB", "1,024", "12,345", "0.024 %", "12,342", "-", "-", "-")
-    ]
+    found = [*zip(*list_losses([Measurement(1_500, 1_024, run, None)]).columns.values(), strict=True)]
+    assert found == [("1.5 kB", "1,024", "12,345", "0.024 %", "12,342", "-", "-", "-")]
 
 
 # -- on a genuine broker --------------------------------------------------------------------------------------------
@@ -571,15 +535,10 @@ def loss_options(options: tuple[str, ...]) -> tuple[str, ...]:
 
 @pytest.mark.pulsar
 def test_a_broker_is_measured(run: Run, loss_options: tuple[str, ...]) -> None:
-    end = run("doctor", *loss_options, "--calls", "80", "--json")
-    assert (end.code, end.err) == (0, "")
+    end = run.clean("doctor", *loss_options, "--calls", "80", "--json")
     assert end.json["complete"] is True
-    assert [(cell["size"], cell["in_flight"]) for cell in end.json["measurements"]] == [
-        (120, 1),
-        (120, 8),
-        (10_000, 1),
-        (10_000, 8),
-    ]
+    found = [(cell["size"], cell["in_flight"]) for cell in end.json["measurements"]]
+    assert found == [(120, 1), (120, 8), (10_000, 1), (10_000, 8)]
     for cell in end.json["measurements"]:
         for side in ("without_sessions", "with_sessions"):
             assert cell[side]["calls"] == 80
@@ -610,8 +569,7 @@ PACKET = encode_packet(HEADER, [written for written, _ in FRAMES])
 
 def test_every_frame_is_shown_without_payloads_and_secrets(run: Run) -> None:
     assert len(FRAMES) == len(typing.get_args(Frame))
-    end = run("doctor", "--packet", PACKET.hex())
-    assert end.code == 0
+    end = run("doctor", "--packet", PACKET.hex(), code=0)
     assert PRIVATE not in end.out
     lines = end.out.splitlines()
     assert lines[1] == "to       77"
@@ -642,9 +600,7 @@ def test_a_packet_may_come_from_stdin(given: bytes) -> None:
 
 @pytest.mark.parametrize("text", ["9a", "hello world!", "9a01", "7b7d"])
 def test_what_is_no_packet_is_wrong_usage(run: Run, text: str) -> None:
-    end = run("doctor", "--packet", text)
-    assert end.code == 2
-    assert "no packet of a session" in end.err
+    assert "no packet of a session" in run.refused("doctor", "--packet", text)
 
 
 def test_it_is_an_action_of_its_own(run: Run) -> None:
@@ -677,8 +633,7 @@ async def test_its_sessions_are_ended() -> None:
     async with serving(lambda _arguments: "done") as server:
         await checked()
         table = server.session_table
-        assert table.sessions == {}
-        assert table.ended.reasons == {"closed": 1}
+        assert (table.sessions, table.ended.reasons) == ({}, {"closed": 1})
 
 
 async def test_third_party_services_and_persistent_topics_have_none() -> None:

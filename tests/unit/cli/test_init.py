@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.cli_processes import ended, environment
+from tests.helpers.cli_processes import ended
+from tests.helpers.python_processes import finish
 from tests.unit.cli.conftest import Run
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich", "msgspec"])
 def test_without_the_extra_it_names_the_command_that_installs_it(missing: str) -> None:
     program = f"import sys; sys.modules['{missing}'] = None; from dispatch.cli import main; sys.exit(main(['tools']))"
-    end = subprocess.run(
-        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=False
-    )
+    end = finish("-c", program)
     assert end.returncode == 2
     where = "a" if missing == "msgspec" else "this"
     assert end.stderr == (
@@ -28,11 +25,9 @@ def test_without_the_extra_it_names_the_command_that_installs_it(missing: str) -
 
 
 def test_importing_dispatch_imports_no_part_of_the_command_line() -> None:
-    program = (
-        "import sys, dispatch; print([m for m in ('typer', 'rich', 'pulsar', 'dispatch.cli') if m in sys.modules])"
-    )
-    end = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=True)
-    assert end.stdout == "[]\n"
+    packages = "'typer', 'rich', 'pulsar', 'dispatch.cli'"
+    end = finish("-c", f"import sys, dispatch; print([m for m in ({packages}) if m in sys.modules])")
+    assert (end.returncode, end.stdout) == (0, "[]\n")
 
 
 def test_help_imports_neither_the_broker_client_nor_what_single_commands_need() -> None:
@@ -41,8 +36,8 @@ def test_help_imports_neither_the_broker_client_nor_what_single_commands_need() 
         "heavy = 'pulsar', 'dispatch.devtools.localbroker', 'dispatch.devtools.demo', 'rich.live'; "
         "print([m for m in heavy if m in sys.modules])"
     )
-    end = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=True)
-    assert end.stdout.endswith("[]\n")
+    end = finish("-c", program)
+    assert (end.returncode, end.stdout.endswith("[]\n")) == (0, True)
 
 
 def test_python_m_dispatch_is_the_command(tmp_path: Path) -> None:
@@ -52,15 +47,12 @@ def test_python_m_dispatch_is_the_command(tmp_path: Path) -> None:
 
 
 def test_without_a_command_it_teaches(run: Run) -> None:
-    end = run()
-    assert end.code == 2
+    end = run(code=2)
     for command in ("demo", "call", "tools", "check", "serve", "bench", "doctor", "broker"):
         assert command in end.out
 
 
 def test_help_tells_the_exit_codes(run: Run) -> None:
-    end = run("--help")
-    assert end.code == 0
-    text = " ".join(end.out.split())
+    text = " ".join(run("--help", code=0).out.split())
     for part in ("0 success", "3 timeout", "4 transport", "5 throttled or rejected", "130 interrupted"):
         assert part in text

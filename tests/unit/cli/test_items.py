@@ -16,9 +16,7 @@ import pytest
 import dispatch
 from dispatch.catalog.items import Source
 from dispatch.cli.base import Settings
-from dispatch.transports.memory import MemoryTransport
-from dispatch.trustgraph.config import ConfigBroker
-from tests.helpers.config_service import ConfigStore, config_service
+from tests.helpers.config_service import ConfigStore, config_broker, config_service
 from tests.helpers.followed_config import SERVICE, TOOL
 from tests.unit.cli.conftest import Ended, Run, no_room, write_catalog
 
@@ -106,10 +104,9 @@ def test_trustgraphs_flags_name_the_same_item(run: Run, folder: Path, give: Any)
 def test_mistakes_of_the_user(run: Run, folder: Path, give: Any, words: tuple[str, ...], message: str) -> None:
     give(SING)
     before = files(folder)
-    end = run(*words)
-    assert (end.code, end.out) == (2, "")
-    assert message in end.err
-    assert "fix: " in end.err or "Fix: " in end.err or "Use " in end.err
+    err = run.refused(*words)
+    assert message in err
+    assert "fix: " in err or "Fix: " in err or "Use " in err
     assert files(folder) == before
 
 
@@ -135,10 +132,9 @@ def test_an_invalid_item_is_refused_with_key_and_fix_and_nothing_is_written(
 ) -> None:
     before = {name: (folder / name).read_bytes() for name in files(folder)}
     give(text)
-    end = run("put", item, "-")
-    assert (end.code, end.out) == (2, "")
-    assert message in end.err
-    assert "fix:" in end.err.lower()
+    err = run.refused("put", item, "-")
+    assert message in err
+    assert "fix:" in err.lower()
     assert {name: (folder / name).read_bytes() for name in files(folder)} == before
 
 
@@ -153,10 +149,9 @@ def test_a_mistake_that_is_there_already_is_no_reason_to_refuse_its_correction(
 
 
 def test_a_service_that_tools_use_is_not_removed_without_force(run: Run, folder: Path) -> None:
-    end = run("rm", "tool-service/joke-service")
-    assert (end.code, end.out) == (2, "")
-    assert "tool-service/joke-service was not removed: tools/tool/tell-joke.json needs it." in end.err
-    assert "--force" in end.err
+    err = run.refused("rm", "tool-service/joke-service")
+    assert "tool-service/joke-service was not removed: tools/tool/tell-joke.json needs it." in err
+    assert "--force" in err
     assert run("rm", "tool-service/joke-service", "--force").code == 0
     assert files(folder) == {"tool/tell-joke.json"}
 
@@ -173,16 +168,13 @@ def test_yaml_stays_yaml(run: Run, folder: Path, tmp_path: Path, give: Any) -> N
     assert run("put", "tool/sing", "sing.yaml").out == "tools/tool/sing.yaml: written.\n"
     assert run("get", "tool/sing", "--json").json == SING
     give(SING)
-    end = run("put", "tool/sing", "-")
-    assert end.code == 2
-    assert "stored in tools/tool/sing.yaml" in end.err
+    assert "stored in tools/tool/sing.yaml" in run.refused("put", "tool/sing", "-")
     assert run("rm", "tool/sing").code == 0
 
 
 def test_warnings_are_shown(run: Run, folder: Path, give: Any) -> None:
     give(SING | {"descripton": "Sing?"})
-    end = run("put", "tool/sing", "-", "--json")
-    assert end.code == 0
+    end = run("put", "tool/sing", "-", "--json", code=0)
     assert "descripton" in end.json["warnings"][0]
     assert "Warning: tools/tool/sing.json: descripton" in end.err
 
@@ -223,9 +215,7 @@ def test_a_file_that_cannot_be_replaced_leaves_nothing_behind(
 
     monkeypatch.setattr("dispatch.catalog.folder.os.replace", fail)
     give(SING)
-    end = run("put", "tool/sing", "-")
-    assert end.code == 2
-    assert "tools/tool/sing.json cannot be written: No space left on device." in end.err
+    assert "tools/tool/sing.json cannot be written: No space left on device." in run.refused("put", "tool/sing", "-")
     assert files(folder) == {"tool/tell-joke.json", "tool-service/joke-service.json"}
 
 
@@ -244,17 +234,12 @@ def store(monkeypatch: pytest.MonkeyPatch) -> ConfigStore:
 
     @contextlib.asynccontextmanager
     async def connect(_settings: Settings, sources: Sequence[Source], _command: str) -> AsyncIterator[None]:
-        transport = MemoryTransport(URL)
-        await transport.start()
-        broker = ConfigBroker(transport, "cli")
-        async with config_service(URL, store) as service:
+        async with config_broker(URL) as broker, config_service(URL, store) as service:
             service.is_silent = store.version < 0
             for source in sources:
                 if isinstance(source, dispatch.TrustGraphConfig):
                     source.connect(broker)
             yield
-        await broker.close()
-        await transport.close()
 
     monkeypatch.setattr("dispatch.cli.sources.connect_sources", connect)
     monkeypatch.setattr("dispatch.cli.items.connect_sources", connect)
@@ -272,9 +257,8 @@ def test_items_of_trustgraphs_configuration(run: Run, store: ConfigStore, give: 
     assert run("put", "tool/sing", "-", "--workspace", "default", "--json").json["replaced"] is True
     assert run("rm", "tool/sing", "--trustgraph").out == "trustgraph:default/tool/sing: removed.\n"
     assert run("rm", "tool/sing", "--trustgraph").code == 2
-    missing = run("get", "tool/tell-joke", "--workspace", "crm")
-    assert missing.code == 2
-    assert "There is no tool/tell-joke in TrustGraph's configuration, workspace 'crm'." in missing.err
+    err = run.refused("get", "tool/tell-joke", "--workspace", "crm")
+    assert "There is no tool/tell-joke in TrustGraph's configuration, workspace 'crm'." in err
 
 
 def test_an_invalid_item_is_not_written_to_trustgraph(run: Run, store: ConfigStore, give: Any) -> None:
@@ -283,17 +267,14 @@ def test_an_invalid_item_is_not_written_to_trustgraph(run: Run, store: ConfigSto
         (["sing"], "not an object"),
     ):
         give(value)
-        end = run("put", "tool/sing", "-", "--trustgraph")
-        assert end.code == 2
-        assert message in end.err
+        assert message in run.refused("put", "tool/sing", "-", "--trustgraph")
     assert ("default", "tool", "sing") not in store.texts
 
 
 def test_a_service_in_use_is_not_removed_from_trustgraph_without_force(run: Run, store: ConfigStore) -> None:
-    end = run("rm", "tool-service/joke-service", "--trustgraph")
-    assert end.code == 2
-    assert "tell-joke" in end.err
-    assert "--force" in end.err
+    err = run.refused("rm", "tool-service/joke-service", "--trustgraph")
+    assert "tell-joke" in err
+    assert "--force" in err
     assert ("default", "tool-service", "joke-service") in store.texts
     assert run("rm", "tool-service/joke-service", "--trustgraph", "--force").code == 0
     assert ("default", "tool-service", "joke-service") not in store.texts
@@ -314,8 +295,7 @@ def test_tools_and_check_read_trustgraphs_configuration(run: Run, store: ConfigS
         ("refused", "trustgraph", "broken"),
         ("foreign", "trustgraph", "search"),
     }
-    end = run("check", "tools", "--trustgraph", "--plan", "none")
-    assert end.code == 1
+    end = run("check", "tools", "--trustgraph", "--plan", "none", code=1)
     assert "trustgraph:default/tool/broken" in end.out
     assert "tools: 1 service, 1 tool, no mistakes.\n" in end.out
 
@@ -336,9 +316,8 @@ def test_a_config_service_that_does_not_answer(
     store.version = -1
     for words in (("get", "tool/sing"), ("put", "tool/sing", "-"), ("tools",)):
         give(SING)
-        end = run(*words, "--trustgraph")
-        assert (end.code, end.out) == (4, "")
-        assert " TrustGraph's config" in end.err.splitlines()[0]
-        assert end.err.splitlines()[0].endswith("…")
-        assert "fix: check with 'dispatch doctor'" in end.err
+        err = run.refused(*words, "--trustgraph", code=4)
+        assert " TrustGraph's config" in err.splitlines()[0]
+        assert err.splitlines()[0].endswith("…")
+        assert "fix: check with 'dispatch doctor'" in err
     assert run("tools", "--trustgraph", "--all", "--json").json[0]["status"] == "refused"

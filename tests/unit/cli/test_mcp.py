@@ -13,7 +13,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.session import IncomingMessage
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import TextContent, ToolListChangedNotification
+from mcp_types import ToolListChangedNotification
 
 from dispatch.cli.base import CliError
 from dispatch.cli.serve import parse_address
@@ -53,8 +53,7 @@ def test_another_form_is_refused_with_an_example(text: str) -> None:
 def test_options_that_do_not_fit_are_refused(
     options: tuple[str, ...], error: str, fix: str, run: Run, catalog_folder: Path
 ) -> None:
-    ended = run(*ARGUMENTS, str(catalog_folder), *options)
-    assert ended.code == 2
+    ended = run(*ARGUMENTS, str(catalog_folder), *options, code=2)
     assert error in ended.err
     assert fix in ended.err
     assert ended.out == ""
@@ -74,9 +73,7 @@ async def test_a_client_starts_it_and_a_changed_folder_changes_the_list(tmp_path
     )
     async with Client(process, message_handler=on_message) as client, client.listen(tools_list_changed=True):
         assert [tool.name for tool in (await client.list_tools()).tools] == ["read_result", "tell-joke"]
-        result = await client.call_tool("tell-joke", {"topic": "cats"})
-        (block,) = result.content
-        assert isinstance(block, TextContent)
+        (block,) = (await client.call_tool("tell-joke", {"topic": "cats"})).content
         assert json.loads(block.text)["error"] == "no-instance"
         tool = json.loads((catalog_folder / "tool" / "tell-joke.json").read_text())
         (catalog_folder / "tool" / "tell-story.json").write_text(json.dumps(tool | {"name": "tell-story"}))

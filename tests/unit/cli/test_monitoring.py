@@ -23,8 +23,7 @@ def promising(folder: Path, slo: Any) -> str:
 
 
 def test_without_a_catalogue_the_rules_for_all_tools(run: Run, tmp_path: Path) -> None:
-    end = run("rules", "export")
-    assert (end.code, end.err) == (0, "")
+    end = run.clean("rules", "export")
     assert end.out.splitlines() == [
         "dispatch-rules/recording.yml: written",
         "dispatch-rules/alerts.yml: written",
@@ -57,8 +56,7 @@ def test_a_full_disk_leaves_the_former_files(run: Run, monkeypatch: pytest.Monke
 
 def test_what_a_catalogue_promises(run: Run, tmp_path: Path) -> None:
     tools = promising(tmp_path / "tools", {"availability": 0.99, "latency": 2})
-    end = run("rules", "export", "out/deep", "--catalog", tools)
-    assert end.code == 0
+    end = run("rules", "export", "out/deep", "--catalog", tools, code=0)
     assert "  tell-joke: 99 % of calls are good; 95 % of successes within 2 s, measured at 2.56 s\n" in end.out
     (group,) = yaml.safe_load(Path("out/deep/slo.yml").read_text())["groups"]
     assert group["name"] == "dispatch-slo-tell-joke"
@@ -100,17 +98,15 @@ def test_links_lead_to_ones_own_grafana(run: Run) -> None:
 
 def test_a_catalogue_with_mistakes_is_told_and_nothing_is_written(run: Run, tmp_path: Path) -> None:
     tools = promising(tmp_path / "tools", {"availability": 99})
-    end = run("rules", "export", "--catalog", tools)
-    assert end.code == 2
-    assert "slo.availability" in end.err
-    assert "99 is not from 0.5 to 0.9999" in end.err
+    err = run.refused("rules", "export", "--catalog", tools)
+    assert "slo.availability" in err
+    assert "99 is not from 0.5 to 0.9999" in err
     assert not Path("dispatch-rules").exists()
 
 
 @pytest.mark.parametrize("address", ["grafana.example.org", "localhost:3000"])
 def test_an_address_without_a_scheme_is_a_mistake(run: Run, address: str) -> None:
-    end = run("rules", "export", "--grafana", address)
-    assert (end.code, f"fix: write http://{address} or https://{address}" in end.err) == (2, True)
+    assert f"fix: write http://{address} or https://{address}" in run.refused("rules", "export", "--grafana", address)
     assert not Path("dispatch-rules").exists()
 
 
@@ -133,26 +129,22 @@ def test_no_pyyaml_is_needed(run: Run, tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_rules_that_are_not_installed_are_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dispatch.telemetry.rules.__file__", str(tmp_path / "dispatch" / "telemetry" / "rules.py"))
-    end = run("rules", "export")
-    assert end.code == 2
-    assert "The rules were not found" in end.err
-    assert "install tool-dispatch from a wheel" in end.err
+    err = run.refused("rules", "export")
+    assert "The rules were not found" in err
+    assert "install tool-dispatch from a wheel" in err
     assert not Path("dispatch-rules").exists()
 
 
 def test_a_folder_that_cannot_be_is_told(run: Run) -> None:
     Path("taken").write_text("a file")
-    end = run("rules", "export", "taken")
-    assert end.code == 1
-    assert "taken" in end.err
+    assert "taken" in run.refused("rules", "export", "taken", code=1)
 
 
 NAMES = ["dispatch-instances.json", "dispatch-overview.json", "dispatch-tool.json"]
 
 
 def test_export_writes_what_is_committed(run: Run, tmp_path: Path) -> None:
-    end = run("dashboards", "export", str(tmp_path / "new" / "folder"))
-    assert (end.code, end.err) == (0, "")
+    end = run.clean("dashboards", "export", str(tmp_path / "new" / "folder"))
     written = {path.name: path.read_bytes() for path in (tmp_path / "new" / "folder").iterdir()}
     assert written == {path.name: path.read_bytes() for path in FOLDER.glob("*.json")}
     assert sorted(written) == NAMES
@@ -174,16 +166,14 @@ def test_without_a_folder_it_makes_one(run: Run) -> None:
 
 def test_a_folder_that_cannot_be_written(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    end = run("dashboards", "export", str(tmp_path / "file"))
-    assert end.code == 1
+    end = run("dashboards", "export", str(tmp_path / "file"), code=1)
     assert end.err.startswith("Error:")
     assert end.out == ""
 
 
 def test_list_names_every_panel(run: Run) -> None:
     made = load_dashboards()
-    end = run("dashboards", "list")
-    assert (end.code, end.err) == (0, "")
+    end = run.clean("dashboards", "list")
     for dashboard in made.values():
         assert dashboard["title"] in end.out
         assert all(panel["title"] in end.out for panel in iter_panels(dashboard))

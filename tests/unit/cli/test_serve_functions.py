@@ -34,6 +34,7 @@ def price(product: str, shop: Shop) -> float:
     'Price of a product in euros.'
     return PRICES[product]
 """
+JOKE = "import dispatch\nclass Joke(dispatch.ToolService):\n    async def invoke(self, config, arguments): ...\n"
 
 
 @pytest.fixture(autouse=True)
@@ -59,10 +60,9 @@ def modules(tmp_path: Path) -> Iterator[None]:
 @pytest.mark.parametrize("target", [".", "./", "..", "sub/"])
 def test_a_folder_is_told_as_such(run: Run, tmp_path: Path, target: str) -> None:
     (tmp_path / "sub").mkdir()
-    end = run("serve", target)
-    assert (end.code, end.out) == (2, "")
+    err = run.refused("serve", target)
     fix = "give the path of the file with your functions, such as shop.py"
-    assert end.err == f"Error: '{Path(target)}' is a folder.\n  fix: {fix}\n"
+    assert err == f"Error: '{Path(target)}' is a folder.\n  fix: {fix}\n"
 
 
 def test_what_a_module_prints_is_not_among_the_exported_descriptors(run: Run, tmp_path: Path) -> None:
@@ -73,8 +73,7 @@ def test_what_a_module_prints_is_not_among_the_exported_descriptors(run: Run, tm
 
 
 def test_export_writes_the_descriptors(run: Run, tmp_path: Path) -> None:
-    end = run("export", "shop.py", "--to", "tools")
-    assert (end.code, end.err) == (0, "")
+    end = run.clean("export", "shop.py", "--to", "tools")
     assert end.out.splitlines() == ["tool-service/shop: written.", "tool/price: written."]
     catalog = dispatch.Catalog.of(
         [json.loads((tmp_path / "tools/tool-service/shop.json").read_text())],
@@ -92,8 +91,7 @@ def test_export_warns_of_tools_that_are_no_longer_there(run: Run, tmp_path: Path
     assert run("export", "shop.py", "--to", "tools", "--service", "store").code == 0
     (tmp_path / "shop.py").write_text(SHOP.format(shelf="shelf").replace("def price", "def cost"))
     del sys.modules["shop"]
-    end = run("export", "shop.py", "--to", "tools", "--service", "store")
-    assert end.code == 0
+    end = run("export", "shop.py", "--to", "tools", "--service", "store", code=0)
     assert "tool/price is not among the functions. Remove it: dispatch rm tool/price" in end.err
 
 
@@ -107,13 +105,9 @@ def test_export_warns_of_tools_that_are_no_longer_there(run: Run, tmp_path: Path
     ],
 )
 def test_what_cannot_be_exported(run: Run, tmp_path: Path, arguments: tuple[str, ...], problem: str) -> None:
-    (tmp_path / "joke.py").write_text(
-        "import dispatch\nclass Joke(dispatch.ToolService):\n    async def invoke(self, config, arguments): ...\n"
-    )
+    (tmp_path / "joke.py").write_text(JOKE)
     (tmp_path / "bare.py").write_text("def work(): ...\n")
-    end = run("export", *arguments)
-    assert (end.code, end.out) == (2, "")
-    assert problem in end.err
+    assert problem in run.refused("export", *arguments)
 
 
 # -- serve -------------------------------------------------------------------------------------------------------
@@ -132,12 +126,8 @@ def test_what_cannot_be_exported(run: Run, tmp_path: Path, arguments: tuple[str,
 )
 def test_what_cannot_be_served(run: Run, tmp_path: Path, arguments: tuple[str, ...], problem: str) -> None:
     (tmp_path / "descriptors" / "tool").mkdir(parents=True)
-    (tmp_path / "joke.py").write_text(
-        "import dispatch\nclass Joke(dispatch.ToolService):\n    async def invoke(self, config, arguments): ...\n"
-    )
-    end = run("serve", *arguments)
-    assert (end.code, end.out) == (2, "")
-    assert problem in end.err
+    (tmp_path / "joke.py").write_text(JOKE)
+    assert problem in run.refused("serve", *arguments)
 
 
 def test_options_from_the_environment(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,10 +220,7 @@ async def test_an_edit_is_in_force(capsys: Any, tmp_path: Path) -> None:
         ("import dispatch\n@dispatch.tool\ndef price(product: str): ...\n", "the function has no docstring"),
         ("import sys\nsys.exit('stopped')\n", "stopped"),
         ("PRICES = 3\n", "has no functions and no ToolService class"),
-        (
-            "import dispatch\nclass Joke(dispatch.ToolService):\n    async def invoke(self, config, arguments): ...\n",
-            "there are no functions to serve",
-        ),
+        (JOKE, "there are no functions to serve"),
     ],
 )
 async def test_a_mistake_leaves_the_former_functions(capsys: Any, tmp_path: Path, text: str, problem: str) -> None:

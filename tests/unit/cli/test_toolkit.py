@@ -30,8 +30,7 @@ def file(tmp_path: Path) -> str:
 
 
 def test_show(run: Run, file: str) -> None:
-    end = run("toolkit", "show", file)
-    assert end.code == 0
+    end = run("toolkit", "show", file, code=0)
     assert end.out.splitlines() == [
         "ask",
         "  next   1.00  research",
@@ -47,8 +46,7 @@ def test_show(run: Run, file: str) -> None:
 
 
 def test_recommend(run: Run, file: str) -> None:
-    end = run("toolkit", "recommend", file, "ask", "--hops", "1", "--json")
-    assert end.code == 0
+    end = run("toolkit", "recommend", file, "ask", "--hops", "1", "--json", code=0)
     assert end.json == {
         "actions": [
             {"id": "ask", "name": "ask", "next": [{"name": "research", "score": 1.0}], "tools": []},
@@ -60,10 +58,9 @@ def test_recommend(run: Run, file: str) -> None:
 
 
 def test_an_unknown_action_has_a_suggestion(run: Run, file: str) -> None:
-    end = run("toolkit", "recommend", file, "reserch")
-    assert end.code == 2
-    assert "There is no action 'reserch'" in end.err
-    assert "write 'research'" in end.err
+    err = run.refused("toolkit", "recommend", file, "reserch")
+    assert "There is no action 'reserch'" in err
+    assert "write 'research'" in err
 
 
 @pytest.mark.parametrize(
@@ -81,13 +78,9 @@ def test_draw_writes_beside_the_file(run: Run, file: str) -> None:
 
 
 def test_mistakes(run: Run, file: str) -> None:
-    end = run("toolkit", "draw", file, "--output", "t.gif")
-    assert end.code == 2
-    assert "'.gif' is no format of pictures" in end.err
+    assert "'.gif' is no format of pictures" in run.refused("toolkit", "draw", file, "--output", "t.gif")
     Path(file).write_text("toolkit: [[nothing]]")
-    end = run("toolkit", "show", file)
-    assert end.code == 2
-    assert "toolkit[0][0]: there is no action 'nothing'" in end.err
+    assert "toolkit[0][0]: there is no action 'nothing'" in run.refused("toolkit", "show", file)
 
 
 def run_without(library: str, *commands: list[str]) -> list[tuple[int, str]]:

@@ -17,6 +17,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import dispatch
+from benchmarks.catalog.folder_edits import write_file
 from dispatch import search
 from dispatch.catalog import Item
 from dispatch.catalog.catalog import ListConditions
@@ -24,6 +25,7 @@ from dispatch.cli.base import CliError
 from dispatch.cli.tools import ToolWatch, WatchedState
 from dispatch.telemetry.events import CircuitChanged, Event, ItemRefused
 from tests.helpers.cli_processes import REPO, Program, ended, environment, started
+from tests.helpers.dispatcher_and_service import tool_of, topics_of
 from tests.helpers.followed_config import SERVICE, TOOL
 from tests.helpers.metrics_port import expose_metrics
 from tests.helpers.word_llama import needs_word_llama
@@ -33,8 +35,7 @@ from tests.unit.search.embedders import fail_to_import
 
 def test_into_a_pipe_it_is_aligned_text(run: Run, tmp_path: Path) -> None:
     write_catalog(tmp_path / "tools", version="1.4.0")
-    end = run("tools")
-    assert (end.code, end.err) == (0, "")
+    end = run.clean("tools")
     (row,) = run("tools", "--json").json
     print = row["fingerprint"][:12]
     assert end.out == (
@@ -54,24 +55,20 @@ def test_json_is_the_descriptors(run: Run, catalog_folder: Path) -> None:
 
 
 def test_one_tool_in_full_with_the_command_that_calls_it(run: Run, catalog_folder: Path) -> None:
-    end = run("tools", "tell-joke", "--catalog", str(catalog_folder))
-    assert end.code == 0
+    end = run("tools", "tell-joke", "--catalog", str(catalog_folder), code=0)
     assert "non-persistent://tg/response/joke" in end.out
     assert "integer, optional: How long." in end.out
     assert end.out.endswith("\ndispatch call tell-joke topic=… words=…\n")
 
 
 def test_an_unknown_tool_has_its_near_names(run: Run, catalog_folder: Path) -> None:
-    end = run("tools", "tel-joke", "--catalog", str(catalog_folder))
-    assert (end.code, end.out) == (2, "")
-    assert "Did you mean 'tell-joke'?" in end.err
+    assert "Did you mean 'tell-joke'?" in run.refused("tools", "tel-joke", "--catalog", str(catalog_folder))
 
 
 def test_an_empty_catalogue_says_so(run: Run, tmp_path: Path) -> None:
     for kind in ("tool", "tool-service"):
         (tmp_path / "tools" / kind).mkdir(parents=True)
-    end = run("tools")
-    assert end.code == 0
+    end = run("tools", code=0)
     assert end.out == "tools contains no tools.\n"
     assert "no descriptors in this folder" in end.err
 
@@ -93,11 +90,8 @@ def names(run: Run, *options: str) -> list[str]:
 @pytest.mark.costly
 def test_filters_are_those_of_the_catalogues_list(run: Run, tmp_path: Path) -> None:
     folder = write_catalog(tmp_path / "tools", category="fun", tags=["short"], permissions=["tools:jokes"])
-    write_tool(folder, "sing", group=["music"], **{"applicable-states": ["awake"]})
+    write_tool(folder, "sing", group=["music"], version="1.0.0", **{"applicable-states": ["awake"]})
     write_tool(folder, "sing", "sing@2.0.0", version="2.0.0", rollout={"1.0.0": 5}, tags=["loud"])
-    (folder / "tool" / "sing.json").write_text(
-        (folder / "tool" / "sing.json").read_text().replace('"name": "sing"', '"name": "sing", "version": "1.0.0"')
-    )
     assert names(run) == ["sing", "tell-joke"]
     assert names(run, "--category", "fun") == ["tell-joke"]
     assert names(run, "--tag", "loud", "--tag", "short") == ["sing", "tell-joke"]
@@ -111,18 +105,13 @@ def test_filters_are_those_of_the_catalogues_list(run: Run, tmp_path: Path) -> N
     assert names(run, "--version", "^1", "--group", "music", "--state", "awake") == ["sing"]
     assert [tool["version"] for tool in run("tools", "--json", "--version", "^1").json] == ["1.0.0"]
     assert run("tools", "--text", "nothing").out == "No tool meets these conditions.\n"
-    wrong = run("tools", "--version", "one")
-    assert (wrong.code, wrong.out) == (2, "")
-    assert "one" in wrong.err
+    assert "one" in run.refused("tools", "--version", "one")
 
 
 def test_a_tool_in_full_names_its_other_versions_permissions_and_schema(run: Run, tmp_path: Path) -> None:
     folder = write_catalog(tmp_path / "tools")
-    schema = {
-        "type": "object",
-        "properties": {"song": {"type": "string"}, "loud": {"type": "boolean"}},
-        "required": ["song"],
-    }
+    properties = {"song": {"type": "string"}, "loud": {"type": "boolean"}}
+    schema = {"type": "object", "properties": properties, "required": ["song"]}
     write_tool(folder, "sing", "sing@1.0.0", rollout={"2.0.0": 5}, permissions=["tools:music"])
     write_tool(folder, "sing", "sing@2.0.0", **{"input-schema": schema})
     out = run("tools", "sing").out
@@ -145,14 +134,10 @@ def test_several_folders_are_one_catalogue_and_the_first_one_wins(run: Run, tmp_
     write_tool(two, "sing")
     both = ("--catalog", str(one), "--catalog", str(two))
     listed = {tool["name"]: tool for tool in run("tools", "--json", *both).json}
-    assert {name: tool["source"] for name, tool in listed.items()} == {
-        "tell-joke": f"folder:{one}",
-        "sing": f"folder:{two}",
-    }
+    found = {name: tool["source"] for name, tool in listed.items()}
+    assert found == {"tell-joke": f"folder:{one}", "sing": f"folder:{two}"}
     assert listed["tell-joke"]["description"] == "Tell a joke. It is short."
-    hint = run("tools", *both)
-    assert hint.code == 0
-    assert "2 items are not in force; 'dispatch tools --all' says why." in hint.err
+    assert "2 items are not in force; 'dispatch tools --all' says why." in run("tools", *both, code=0).err
 
 
 def test_all_names_what_is_not_in_force_with_reason_and_fix(run: Run, tmp_path: Path) -> None:
@@ -176,17 +161,14 @@ def test_all_names_what_is_not_in_force_with_reason_and_fix(run: Run, tmp_path: 
     assert "5 % of the calls" in unused["version", "sing"]["reason"]
     assert "mcp-tool" in unused["foreign", "search"]["reason"]
     assert unused["refused", ""]["fix"].startswith('write "service": "joke-service"')
-    text = run("tools", *options)
-    assert text.code == 0
+    text = run("tools", *options, code=0)
     assert "NOT IN FORCE" in text.out
     assert 'write "service": "joke-service"' in text.out
     assert run("tools", *options[1:]).code == 2
 
 
 def test_a_folder_that_is_given_twice(run: Run, catalog_folder: Path) -> None:
-    end = run("tools", "--catalog", str(catalog_folder), "--catalog", str(catalog_folder))
-    assert end.code == 2
-    assert "is given twice" in end.err
+    assert "is given twice" in run.refused("tools", "--catalog", str(catalog_folder), "--catalog", str(catalog_folder))
 
 
 def test_held_definitions_are_listed(run: Run, tmp_path: Path) -> None:
@@ -197,17 +179,14 @@ def test_held_definitions_are_listed(run: Run, tmp_path: Path) -> None:
     (held,) = (row for row in rows if row["status"] == "held")
     assert (held["name"], held["fix"]) == ("tell-joke", "dispatch tools approve tell-joke")
     (tmp_path / "approved.json").write_text("[]")
-    broken = run("tools", "--approvals", "approved.json")
-    assert broken.code == 1
-    assert "is not a file of approvals" in broken.err
+    assert "is not a file of approvals" in run.refused("tools", "--approvals", "approved.json", code=1)
 
 
 def test_a_tool_that_is_not_in_force_says_why(run: Run, tmp_path: Path) -> None:
     folder = write_catalog(tmp_path / "tools")
     (folder / "tool" / "search.json").write_text('{"type": "mcp-tool", "name": "search"}')
-    end = run("tools", "search")
-    assert (end.code, end.out) == (2, "")
-    assert "The tool 'search' is foreign: tools/tool/search.json: another runtime executes" in end.err
+    err = run.refused("tools", "search")
+    assert "The tool 'search' is foreign: tools/tool/search.json: another runtime executes" in err
 
 
 def test_a_terminal_shows_one_line_for_each_tool_in_colour(tmp_path: Path) -> None:
@@ -231,31 +210,22 @@ TOOLS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
-    for kind in ("tool", "tool-service"):
-        (tmp_path / "tools" / kind).mkdir(parents=True)
-    service = {"id": "lab", "request-queue": "non-persistent://tg/request/lab"}
-    service["response-queue"] = "non-persistent://tg/response/lab"
-    (tmp_path / "tools/tool-service/lab.json").write_text(json.dumps(service))
+    write_file(tmp_path / "tools", "tool-service/lab.json", {"id": "lab", **topics_of("lab")})
     for name, keys in TOOLS.items():
-        tool = {"type": "tool-service", "name": name, "service": "lab", **keys}
-        (tmp_path / f"tools/tool/{name}.json").write_text(json.dumps(tool))
+        write_file(tmp_path / "tools", f"tool/{name}.json", tool_of("lab", name, **keys))
     return str(tmp_path / "tools")
 
 
 @needs_word_llama
 def test_tools_are_found_by_meaning(run: Run, folder: str) -> None:
-    end = run("find", "currency rates of money", "--catalog", folder, "--json", "--limit", "1")
-    assert end.code == 0
-    (found,) = end.json
+    (found,) = run("find", "currency rates of money", "--catalog", folder, "--json", "--limit", "1", code=0).json
     assert (found["name"], found["description"]) == ("exchange", TOOLS["exchange"]["description"])
     assert 0 < found["score"] <= 1
     assert "similar meaning" in found["why"]
 
 
 def test_the_table(run: Run, folder: str) -> None:
-    end = run("find", "a funny joke", "--catalog", folder)
-    assert end.code == 0
-    heading, first, *_ = end.out.splitlines()
+    heading, first, *_ = run("find", "a funny joke", "--catalog", folder, code=0).out.splitlines()
     assert heading.split() == ["TOOL", "SCORE", "WHY", "DESCRIPTION"]
     assert first.startswith("tell-joke  0.")
     assert "common words: " in first
@@ -271,9 +241,8 @@ def test_without_the_extra_words_decide(run: Run, folder: str, monkeypatch: pyte
 
 @pytest.mark.costly
 def test_conditions(run: Run, folder: str) -> None:
-    assert [each["name"] for each in run("find", "sun", "--catalog", folder, "--tag", "weather", "--json").json] == [
-        "sunrise"
-    ]
+    found = [each["name"] for each in run("find", "sun", "--catalog", folder, "--tag", "weather", "--json").json]
+    assert found == ["sunrise"]
     assert run("find", "sun", "--catalog", folder, "--category", "none").out == "No tool meets these conditions.\n"
     assert run("find", "sun", "--catalog", folder, "--category", "none", "--json").json == []
 
@@ -313,15 +282,12 @@ def file(tmp_path: Path) -> Path:
 
 def test_it_replaces_the_approval_of_the_name_and_nothing_else(run: Run, file: Path) -> None:
     (tool,) = run("tools", "--json").json
-    end = run("tools", "approve", "tell-joke", "--approvals", str(file), "--yes")
-    assert (end.code, end.err) == (0, "")
+    end = run.clean("tools", "approve", "tell-joke", "--approvals", str(file), "--yes")
     assert f"  - {OLD}\n  + {tool['fingerprint']}\n" in end.out
     assert '"description": "Tell a joke. It is short."' in end.out
     assert end.out.endswith(f"{file}: approved tool/tell-joke.\n")
     assert approved(file) == {"tool/other": [OLD], "tool/tell-joke": [tool["fingerprint"]]}
-    again = run("tools", "approve", "tell-joke", "--approvals", str(file), "--yes")
-    assert again.code == 2
-    assert "'tell-joke' is not held" in again.err
+    assert "'tell-joke' is not held" in run.refused("tools", "approve", "tell-joke", "--approvals", str(file), "--yes")
 
 
 def test_json(run: Run, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,15 +318,13 @@ def test_a_service_alone(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_not_held_is_refused_with_those_that_are(run: Run, file: Path) -> None:
-    end = run("tools", "approve", "tell-joke", "sing", "--approvals", str(file), "--yes")
-    assert (end.code, end.out) == (2, "")
-    assert "'sing' is not held, so nothing was approved; held are tell-joke." in end.err
+    err = run.refused("tools", "approve", "tell-joke", "sing", "--approvals", str(file), "--yes")
+    assert "'sing' is not held, so nothing was approved; held are tell-joke." in err
     assert approved(file)["tool/tell-joke"] == [OLD]
 
 
 def test_without_a_terminal_it_needs_yes_and_shows_the_change(run: Run, file: Path) -> None:
-    end = run("tools", "approve", "tell-joke", "--approvals", str(file))
-    assert end.code == 2
+    end = run("tools", "approve", "tell-joke", "--approvals", str(file), code=2)
     assert f"  - {OLD}" in end.out
     assert "--yes" in end.err
     assert approved(file)["tool/tell-joke"] == [OLD]
@@ -368,21 +332,17 @@ def test_without_a_terminal_it_needs_yes_and_shows_the_change(run: Run, file: Pa
 
 def test_without_a_file(run: Run, tmp_path: Path) -> None:
     write_catalog(tmp_path / "tools")
-    end = run("tools", "approve", "tell-joke")
-    assert end.code == 2
-    assert "--approvals FILE" in end.err
+    assert "--approvals FILE" in run.refused("tools", "approve", "tell-joke")
 
 
 def test_a_file_that_cannot_be_written(run: Run, tmp_path: Path) -> None:
     write_catalog(tmp_path / "tools")
-    end = run("tools", "approve", "tell-joke", "--approvals", str(tmp_path), "--yes")
-    assert end.code == 1
-    assert "cannot be read" in end.err
+    err = run.refused("tools", "approve", "tell-joke", "--approvals", str(tmp_path), "--yes", code=1)
+    assert "cannot be read" in err
 
 
 def test_the_help_is_its_own(run: Run) -> None:
-    end = run("tools", "approve", "--help")
-    assert end.code == 0
+    end = run("tools", "approve", "--help", code=0)
     assert "dispatch tools approve" in end.out
     assert "dispatch tools tell-joke" not in end.out
 
@@ -453,7 +413,6 @@ def test_a_reader_that_closes_the_pipe_ends_it_quietly(catalog_folder: Path) -> 
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=REPO, env=environment()
     ) as process:
-        assert process.stderr is not None
         process.stdout.readline()
         process.stdout.close()
         write_watched_tool(catalog_folder, "sing")
@@ -597,12 +556,8 @@ async def test_each_change_of_the_tools_that_are_wanted_is_one_line() -> None:
     source = Pushed(item(SERVICE), item(TOOL))
     async with watching_tools(source, ListConditions(text="joke")) as recorder:
         assert await recorder.next("start") == ["tell-joke"]
-        source.push(
-            item(SERVICE),
-            item(TOOL),
-            item(TOOL | {"name": "sing", "description": "Sing."}),
-            item(TOOL | {"name": "joke", "version": "1.0.0"}),
-        )
+        sing, joke = TOOL | {"name": "sing", "description": "Sing."}, TOOL | {"name": "joke", "version": "1.0.0"}
+        source.push(*map(item, (SERVICE, TOOL, sing, joke)))
         (added,) = await recorder.next_changes()
         assert added.startswith("+ joke 1.0.0  ")
         source.push(item(SERVICE), item(TOOL | {"description": "Tell another joke", "policy": {"timeout": 3}}))

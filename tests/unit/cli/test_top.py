@@ -57,8 +57,7 @@ def test_the_metrics_of_a_demo_that_runs_can_be_scraped(url: str) -> None:
 
 
 def test_top_prints_the_screen_into_a_pipe_and_its_values_as_json(run: Run, url: str) -> None:
-    end = run("top", url)
-    assert end.code == 0
+    end = run("top", url, code=0)
     for text in ("1 dispatcher, 0 services", "calls/s", "tell-joke", "joke-service", "joke-1", "alice"):
         assert text in end.out, text
     assert "\x1b" not in end.out
@@ -80,8 +79,7 @@ def test_calls_are_listed_and_one_is_a_timeline(run: Run, url: str) -> None:
     for row in run("calls", url, "--tool", "tell-joke", "--user", "alice", "--json").json["calls"]:
         assert (row["tool"], row["user"]) == ("tell-joke", "alice")
     assert run("calls", url, "--slower-than", "3000").out == "No call matches.\n"
-    unknown = run("calls", "show", "no-such-call", url)
-    assert (unknown.code, "No process knows the call 'no-such-call'" in unknown.err) == (1, True)
+    assert "No process knows the call 'no-such-call'" in run.refused("calls", "show", "no-such-call", url, code=1)
 
 
 def test_a_tool_that_no_process_has_is_named_with_a_near_one(run: Run, url: str) -> None:
@@ -149,18 +147,14 @@ def test_the_terminal_is_restored_however_it_ends(url: str, end: signal.Signals)
 
 @pytest.mark.process
 def test_unreachable_processes_are_named(run: Run) -> None:
-    end = run("top", "127.0.0.1:1")
-    assert end.code == 1
-    assert "http://127.0.0.1:1 does not answer: Connection refused" in end.out
+    assert "http://127.0.0.1:1 does not answer: Connection refused" in run("top", "127.0.0.1:1", code=1).out
     for command in (("calls",), ("tail",), ("calls", "show", "1")):
-        end = run(*command, "127.0.0.1:1")
-        assert (end.code, "http://127.0.0.1:1 does not answer" in end.err) == (1, True)
-        assert "start one with connect(admin=…) or --admin HOST:PORT" in end.err
-    end = run("top", "ftp://x")
-    assert (end.code, "is no address of an admin endpoint" in end.err) == (2, True)
+        err = run.refused(*command, "127.0.0.1:1", code=1)
+        assert "http://127.0.0.1:1 does not answer" in err
+        assert "start one with connect(admin=…) or --admin HOST:PORT" in err
+    assert "is no address of an admin endpoint" in run.refused("top", "ftp://x")
 
 
 def test_help_teaches(run: Run) -> None:
     for command in ("top", "tail", "calls"):
-        end = run(command, "--help")
-        assert (end.code, f"dispatch {command} 9464" in end.out) == (0, True), end.out
+        assert f"dispatch {command} 9464" in run(command, "--help", code=0).out
