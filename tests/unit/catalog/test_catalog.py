@@ -54,6 +54,7 @@ from tests.helpers.catalog_items import (
     tool_item,
     without,
 )
+from tests.helpers.dispatcher_and_service import tool_of, topics_of
 from tests.helpers.run_profile import by_profile
 
 STORY = JOKE_SERVICE | {
@@ -308,16 +309,13 @@ def tool(version: str | None, **keys: object) -> dict[str, object]:
 
 @pytest.fixture
 def catalog_versions() -> Catalog:
-    return Catalog.of(
-        JOKES, [tool("1.4.0"), tool("2.0.0-rc.1"), TELL_JOKE | {"name": "other"}, tool("1.5.0"), tool(None)]
-    )
+    other = TELL_JOKE | {"name": "other"}
+    return Catalog.of(JOKES, [tool("1.4.0"), tool("2.0.0-rc.1"), other, tool("1.5.0"), tool(None)])
 
 
 def test_the_default_version_of_each_tool_and_service(catalog_versions: Catalog) -> None:
-    assert [(each.name, each.version) for each in catalog_versions.tools.values()] == [
-        ("tell-joke", "1.5.0"),
-        ("other", None),
-    ]
+    found = [(each.name, each.version) for each in catalog_versions.tools.values()]
+    assert found == [("tell-joke", "1.5.0"), ("other", None)]
     assert [each.version for each in catalog_versions.services.values()] == ["2.0.0"]
     assert catalog_versions.tool("tell-joke").version == "1.5.0"
     assert catalog_versions.service("joke-service").version == "2.0.0"
@@ -342,9 +340,8 @@ def test_a_range_selects_a_version(catalog_versions: Catalog, range: str, versio
 def test_a_range_without_a_version_names_those_that_there_are(catalog_versions: Catalog) -> None:
     with pytest.raises(VersionMismatchError) as raised:
         catalog_versions.tool("tell-joke", "^3")
-    assert str(raised.value) == (
-        "No version of the tool 'tell-joke' satisfies '^3'. Available versions: 2.0.0-rc.1, 1.5.0, 1.4.0."
-    )
+    found = str(raised.value)
+    assert found == "No version of the tool 'tell-joke' satisfies '^3'. Available versions: 2.0.0-rc.1, 1.5.0, 1.4.0."
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
     with pytest.raises(VersionMismatchError, match="It declares no version"):
         catalog_versions.tool("other", "*")
@@ -363,15 +360,13 @@ def test_a_text_that_is_no_range(catalog_versions: Catalog, range: str) -> None:
     ("requires", "version"), [("^1", "1.5.0"), ("1.0.0", "1.0.0"), (">1", "2.0.0"), (None, "2.0.0")]
 )
 def test_the_service_of_a_tool_satisfies_its_requires(requires: str | None, version: str) -> None:
-    catalog_versions = Catalog.of(JOKES, [tool("1.0.0", requires=requires)])
-    assert catalog_versions.service_of("tell-joke").version == version
+    assert Catalog.of(JOKES, [tool("1.0.0", requires=requires)]).service_of("tell-joke").version == version
 
 
 def test_no_version_of_the_service_satisfies_requires() -> None:
     instance = {"id": "a", "request-queue": "request:tg:a", "version": "1.7.0"}
-    catalog_versions = Catalog.of(
-        [JOKE_SERVICE | {"version": "1.0.0", "instances": [instance]}], [tool(None, requires="^3")]
-    )
+    service = JOKE_SERVICE | {"version": "1.0.0", "instances": [instance]}
+    catalog_versions = Catalog.of([service], [tool(None, requires="^3")])
     with pytest.raises(VersionMismatchError, match=r"tool service 'joke-service' satisfies '\^3'.*: 1.0.0, 1.7.0\.$"):
         catalog_versions.service_of("tell-joke")
     assert catalog_versions.service_or_default(catalog_versions.tool("tell-joke")).version == "1.0.0"
@@ -399,12 +394,8 @@ def test_the_key_of_an_item_has_the_defaults_of_name_and_version() -> None:
 def test_a_tool_is_offered_once_by_name_and_listed_with_its_source() -> None:
     catalog_versions = Catalog.of(JOKES, [tool("1.0.0"), tool("2.0.0")])
     assert [each.version for each in catalog_versions.list()] == ["2.0.0"]
-    merged = Catalog(
-        catalog_versions.services.values(),
-        catalog_versions.versions("tell-joke"),
-        source="code",
-        sources={"tell-joke": "trustgraph"},
-    )
+    services, tools = catalog_versions.services.values(), catalog_versions.versions("tell-joke")
+    merged = Catalog(services, tools, source="code", sources={"tell-joke": "trustgraph"})
     assert merged.source_of("tell-joke") == "trustgraph"
     assert catalog_versions.source_of("tell-joke") == "code"
     assert len(merged.list(source="trustgraph")) == 1
@@ -424,12 +415,8 @@ def test_a_namespace_is_the_prefix_of_names_ids_and_services() -> None:
 
 
 def test_a_tool_in_a_namespace_may_use_a_service_without_a_prefix() -> None:
-    catalog_versions = load_items(
-        [
-            service_item(),
-            *(namespaced(tool_item(TELL_JOKE | {"name": name}, key=name)) for name in ("tell-joke", "t" * 60)),
-        ]
-    )
+    tools = (tool_item(TELL_JOKE | {"name": name}, key=name) for name in ("tell-joke", "t" * 60))
+    catalog_versions = load_items([service_item(), *map(namespaced, tools)])
     assert catalog_versions.service_of("crm-tell-joke").id == "joke-service"
     assert catalog_versions.tool("crm-tell-joke").config == {"style": "pun"}
 
@@ -509,9 +496,8 @@ def test_a_service_of_another_version_leaves_the_fingerprint_of_a_tool_unchanged
 
 
 def test_an_unchanged_item_of_several_versions_is_the_same_descriptor_after_a_merge() -> None:
-    items = [
-        tool_item(tool(version), f"{version}.json", f"tell-joke@{version}") for version in ("1.0.0", "2.0.0", "3.0.0")
-    ]
+    versions = ("1.0.0", "2.0.0", "3.0.0")
+    items = [tool_item(tool(version), f"{version}.json", f"tell-joke@{version}") for version in versions]
     merger = merged(("a", "apply", [service_item(), *items]))
     before = merger.merge().catalog
     merger.set_items("a", [service_item(), items[0], items[2]])
@@ -534,21 +520,9 @@ def test_versions_of_one_name_come_from_one_source() -> None:
 
 def catalog_changes(tools: dict[str, str], **services: Any) -> Catalog:
     """The tools by name with their service, and the services with their policies."""
-    topic = "non-persistent://tg/{}/{}"
     return Catalog.of(
-        [
-            {
-                "id": id,
-                "request-queue": topic.format("request", id),
-                "response-queue": topic.format("response", id),
-                "policy": policy,
-            }
-            for id, policy in services.items()
-        ],
-        [
-            {"type": "tool-service", "name": name, "description": "Does it.", "service": service}
-            for name, service in tools.items()
-        ],
+        [{"id": id, **topics_of(id), "policy": policy} for id, policy in services.items()],
+        [tool_of(service, name) for name, service in tools.items()],
     )
 
 
@@ -571,10 +545,8 @@ def test_changes_are_listed_by_kind() -> None:
 
 
 def test_the_tools_of_a_changed_service_have_changed() -> None:
-    former, new = (
-        catalog_changes({"a": "x", "b": "y"}, x={}, y={}),
-        catalog_changes({"a": "x", "b": "y"}, x={"retry": 1}, y={}),
-    )
+    former = catalog_changes({"a": "x", "b": "y"}, x={}, y={})
+    new = catalog_changes({"a": "x", "b": "y"}, x={"retry": 1}, y={})
     assert compare(former, new) == CatalogChanges(NameChanges(changed=("a",)), NameChanges(changed=("x",)))
 
 
@@ -610,9 +582,8 @@ def tool_print(service: dict[str, Any] = JOKE_SERVICE, **changes: Any) -> str:
 
 
 def service_print(**changes: Any) -> str:
-    (service,) = Catalog.of(
-        [JOKE_SERVICE | {key.replace("_", "-"): value for key, value in changes.items()}]
-    ).services.values()
+    raw = JOKE_SERVICE | {key.replace("_", "-"): value for key, value in changes.items()}
+    (service,) = Catalog.of([raw]).services.values()
     return service_fingerprint(service)
 
 
@@ -688,9 +659,8 @@ def test_keys_of_the_operator_leave_the_fingerprint_unchanged(changes: dict[str,
 def test_instances_belong_to_the_fingerprint_of_the_service_alone() -> None:
     assert tool_print(JOKE_SERVICE | {"instances": [INSTANCE]}) == tool_print()
     assert service_print(instances=[INSTANCE]) != service_print()
-    assert service_print(instances=[INSTANCE | {"response-queue": "response:evil:a"}]) != service_print(
-        instances=[INSTANCE]
-    )
+    other = INSTANCE | {"response-queue": "response:evil:a"}
+    assert service_print(instances=[other]) != service_print(instances=[INSTANCE])
 
 
 @pytest.mark.costly
@@ -741,9 +711,8 @@ def test_the_same_tools_as_trustgraphs_filter(
 ) -> None:
     for raw in tools:
         validate_tool_config(raw)
-    theirs = filter_tools_by_group_and_state(
-        {f"t{index}": SimpleNamespace(config=raw) for index, raw in enumerate(tools)}, groups, state
-    )
+    known = {f"t{index}": SimpleNamespace(config=raw) for index, raw in enumerate(tools)}
+    theirs = filter_tools_by_group_and_state(known, groups, state)
     assert offered(tools, groups, state) == set(theirs)
 
 
@@ -781,5 +750,4 @@ def test_without_groups_and_state_all_tools_are_listed() -> None:
 
 @pytest.mark.parametrize(("state", "after"), [({"state": "done"}, "done"), ({"state": ""}, None), ({}, None)])
 def test_the_state_after_a_call(state: dict[str, Any], after: str | None) -> None:
-    catalog = Catalog.of([JOKE_SERVICE], [TELL_JOKE | state])
-    assert catalog.tool("tell-joke").state == after
+    assert Catalog.of([JOKE_SERVICE], [TELL_JOKE | state]).tool("tell-joke").state == after

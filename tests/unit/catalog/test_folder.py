@@ -11,15 +11,9 @@ import pytest
 
 from dispatch.catalog import Catalog, CatalogError, Problem, check_directory, load_directory
 from dispatch.catalog import folder as folder_reader
+from tests.helpers.descriptor_folder import SERVICE, TOOL
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "tools"
-
-SERVICE = {
-    "id": "joke-service",
-    "request-queue": "non-persistent://tg/request/joke",
-    "response-queue": "non-persistent://tg/response/joke",
-}
-TOOL = {"type": "tool-service", "name": "tell-joke", "description": "Tell a joke", "service": "joke-service"}
 
 
 @pytest.fixture
@@ -85,8 +79,7 @@ def test_a_missing_folder(tmp_path: Path) -> None:
 def test_a_file_instead_of_a_folder(tmp_path: Path) -> None:
     path = put(tmp_path, "tools.json", {})
     problem = only_error(path)
-    assert problem.file == str(path)
-    assert problem.problem == "not a folder"
+    assert (problem.file, problem.problem) == (str(path), "not a folder")
     assert "use the folder with" in problem.fix
     assert "dispatch.McpServers('tools.json')" in problem.fix
     assert "'dispatch serve shop.py'" in only_error(put(tmp_path, "shop.py", {})).fix
@@ -134,8 +127,7 @@ def test_one_folder_of_the_two_is_missing(tmp_path: Path) -> None:
     put(tmp_path, "tools/tell-joke.json", TOOL)
     catalog, (warning,) = check_directory(tmp_path)
     assert catalog == Catalog.of([SERVICE])
-    assert warning.severity == "warning"
-    assert warning.problem == "there is no tool/ in this folder"
+    assert (warning.severity, warning.problem) == ("warning", "there is no tool/ in this folder")
     assert warning.fix == "rename 'tools' to 'tool'"
 
 
@@ -205,8 +197,7 @@ def test_too_many_files(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str
     for index in range(2):
         put(folder, f"{kind}/t{index}.json", {})
     problem = only_error(folder)
-    assert problem.file == str(folder / kind)
-    assert problem.problem == "more than 2 files"
+    assert (problem.file, problem.problem) == (str(folder / kind), "more than 2 files")
 
 
 def test_other_files_are_passed_over(folder: Path) -> None:
@@ -234,13 +225,8 @@ def test_every_mistake_in_every_file_always_in_the_same_order(folder: Path) -> N
     put(folder, "tool/d.json", [])
     catalog, problems = check_directory(folder)
     assert catalog is None
-    assert [(Path(problem.file).name, problem.key) for problem in problems] == [
-        ("a.json", ""),
-        ("c.yaml", ""),
-        ("b.json", "version"),
-        ("d.json", ""),
-        ("z.json", "name"),
-    ]
+    found = [(Path(problem.file).name, problem.key) for problem in problems]
+    assert found == [("a.json", ""), ("c.yaml", ""), ("b.json", "version"), ("d.json", ""), ("z.json", "name")]
     assert check_directory(folder)[1] == problems
     with pytest.raises(CatalogError) as raised:
         load_directory(folder)

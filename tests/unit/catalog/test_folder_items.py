@@ -125,9 +125,8 @@ async def test_two_changes_at_once_are_checked_one_after_the_other(tmp_path: Pat
     folder = dispatch.Folder(tmp_path)
     await folder.put("tool-service", SERVICE)
     for _ in range(20):
-        ends = await asyncio.gather(
-            folder.put("tool", TOOL), folder.remove("tool-service", "joke-service"), return_exceptions=True
-        )
+        changes = folder.put("tool", TOOL), folder.remove("tool-service", "joke-service")
+        ends = await asyncio.gather(*changes, return_exceptions=True)
         assert sum(isinstance(end, ValueError) for end in ends) == 1
         assert check_directory(tmp_path)[0] is not None
         await folder.remove("tool", "tell-joke")

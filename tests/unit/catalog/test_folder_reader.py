@@ -174,18 +174,14 @@ def test_a_folder_that_is_moved_during_the_scan_is_not_read_in_part(
 
 
 def test_a_path_with_a_nul_character_is_no_folder() -> None:
-    reading = FolderReader("tools\0").read()
-    assert [problem.problem for problem in reading.problems] == ["there is no such folder"]
+    assert [problem.problem for problem in FolderReader("tools\0").read().problems] == ["there is no such folder"]
 
 
 def test_items_have_the_namespace_and_the_version_in_their_key(folder: Path) -> None:
     write_file(folder, "tool/tell-joke@2.0.0.json", TOOL)
     items = FolderReader(folder, "crm").read().items
-    assert [(item.key, item.namespace) for item in items] == [
-        ("joke-service", "crm"),
-        ("tell-joke", "crm"),
-        ("tell-joke@2.0.0", "crm"),
-    ]
+    found = [(item.key, item.namespace) for item in items]
+    assert found == [("joke-service", "crm"), ("tell-joke", "crm"), ("tell-joke@2.0.0", "crm")]
     assert items[0].raw == SERVICE
 
 

@@ -379,8 +379,7 @@ async def test_a_partly_written_file_is_read_again_before_it_is_reported(folder:
     discovery = asyncio.ensure_future(source.discover())
     await until(lambda: source._reader.last.has_errors)
     write_file(folder, "tool/tell-joke.json", TOOL | {"description": "Tell another joke"})
-    items = await discovery
-    assert items[1].raw == TOOL | {"description": "Tell another joke"}
+    assert (await discovery)[1].raw == TOOL | {"description": "Tell another joke"}
 
 
 async def test_each_partly_written_file_is_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,9 @@ from tests.helpers.catalog_items import (
     tool_problem,
     without,
 )
+from tests.helpers.dispatcher_and_service import topics_of
 
+REQUESTS, RESPONSES = JOKE_SERVICE["request-queue"], JOKE_SERVICE["response-queue"]
 RAG = JOKE_SERVICE | {"config-params": [{"name": "collection", "required": True}]}
 
 
@@ -68,9 +70,7 @@ def test_all_keys_of_dispatch() -> None:
             "arguments": [{"name": "topic", "type": "string", "description": "About", "required": True}],
         }
     )
-    assert tool.policy == {"timeout": 5}
-    assert tool.category == "fun"
-    assert tool.tags == ("text", "short")
+    assert (tool.policy, tool.category, tool.tags) == ({"timeout": 5}, "fun", ("text", "short"))
     assert tool.author == "the jokes team"
     assert tool.output_schema == {"type": "object", "properties": {"joke": {"type": "string"}}}
     assert (tool.read_only, tool.idempotent, tool.destructive) == (True, True, False)
@@ -121,10 +121,8 @@ def test_a_descriptor_cannot_be_changed() -> None:
 @pytest.mark.parametrize("key", ["description", "service", "type", "request-queue", "response-queue"])
 def test_a_missing_key(key: str) -> None:
     is_tool = key in TELL_JOKE
-    items = (
-        [service_item(), tool_item(without(TELL_JOKE, key))] if is_tool else [service_item(without(JOKE_SERVICE, key))]
-    )
-    problem = only(check(*items))
+    tool = tool_item(without(TELL_JOKE, key))
+    problem = only(check(service_item(), tool) if is_tool else check(service_item(without(JOKE_SERVICE, key))))
     assert problem.file == ("tool/tell-joke.json" if is_tool else "tool-service/joke-service.json")
     assert_problem(problem, key, f"'{key}' is missing", f'add "{key}": "{"" if is_tool else "non-persistent://tg/"}')
 
@@ -181,8 +179,7 @@ def test_a_missing_key(key: str) -> None:
     ],
 )
 def test_an_error_has_its_key_and_fix(changes: dict[str, Any], key: str, problem: str, fix: str) -> None:
-    found = tool_problem(**changes)
-    assert_problem(found, key, problem, fix)
+    assert_problem(tool_problem(**changes), key, problem, fix)
 
 
 @pytest.mark.parametrize(
@@ -241,8 +238,7 @@ def test_a_required_config_param_may_be_null() -> None:
     ],
 )
 def test_an_unknown_key_is_a_warning(changes: dict[str, Any], key: str, fix: str) -> None:
-    found = tool_problem("warning", **changes)
-    assert_problem(found, key, "ignored", fix)
+    assert_problem(tool_problem("warning", **changes), key, "ignored", fix)
 
 
 def test_what_trustgraphs_own_agent_reads_is_known() -> None:
@@ -254,28 +250,24 @@ def test_a_key_of_ours_that_the_service_declares_is_the_services() -> None:
     service = JOKE_SERVICE | {"config-params": [{"name": "category", "required": True}]}
     raw = without(TELL_JOKE, "style") | {"category": {"any": "json"}}
     tool = read(raw, service)
-    assert tool.config == {"category": {"any": "json"}}
-    assert tool.category is None
+    assert (tool.config, tool.category) == ({"category": {"any": "json"}}, None)
     warning = only(check(service_item(service), tool_item(raw), severity="warning"))
     assert_problem(warning, "category", "config param", "rename")
 
 
 def test_a_key_of_trustgraphs_that_the_service_declares_is_both() -> None:
     tool = read(TELL_JOKE, JOKE_SERVICE | {"config-params": [{"name": "name"}, {"name": "style"}]})
-    assert tool.config == {"name": "tell-joke", "style": "pun"}
-    assert tool.name == "tell-joke"
+    assert (tool.config, tool.name) == ({"name": "tell-joke", "style": "pun"}, "tell-joke")
 
 
 @pytest.mark.parametrize("name", ["tell a joke", "scherz-erzählen", "t" * 65, "tools.joke"])
 def test_a_name_that_models_refuse_is_a_warning(name: str) -> None:
-    found = tool_problem("warning", name=name)
-    assert_problem(found, "name", fix="64 letters")
+    assert_problem(tool_problem("warning", name=name), "name", fix="64 letters")
 
 
 @pytest.mark.parametrize("description", ["", "  "])
 def test_an_empty_description_is_a_warning(description: str) -> None:
-    found = tool_problem("warning", description=description)
-    assert_problem(found, "description", fix="what the tool does")
+    assert_problem(tool_problem("warning", description=description), "description", fix="what the tool does")
 
 
 def test_every_mistake_of_one_descriptor_is_found() -> None:
@@ -383,9 +375,7 @@ TOPIC: dict[str, Any] = {"type": "object", "properties": {"topic": {"type": "str
 
 
 def test_a_schema_beside_the_same_arguments_counts() -> None:
-    catalog = Catalog.of([JOKE_SERVICE], [TELL_JOKE | {"input-schema": TOPIC}])
-    tool = catalog.tool("tell-joke")
-    assert tool.input_schema is not None
+    tool = Catalog.of([JOKE_SERVICE], [TELL_JOKE | {"input-schema": TOPIC}]).tool("tell-joke")
     assert (thaw(tool.input_schema), tool.arguments) == (TOPIC, ())
 
 
@@ -426,64 +416,29 @@ def test_a_schema_beside_other_arguments_is_an_error(schema: dict[str, Any], key
             "must be a boolean or an object, not a string",
             '{"type": "string"}',
         ),
-        (
-            {"properties": {"a": {"type": "str"}}},
-            "properties.a.type",
-            'or one of the allowed values: "array"',
-            '"string"',
-        ),
-        ({"properties": {"a": {"type": []}}}, "properties.a.type", "must have at least 1 item", '"string"'),
-        ({"properties": {"a": {"type": ["string", "string"]}}}, "properties.a.type", "two equal items", '"string"'),
-        (
-            {"properties": {"a": {"required": True}}},
-            "properties.a.required",
-            "must be an array, not a boolean",
-            '["topic"]',
+        *(
+            ({"properties": {"a": {word: value}}}, f"properties.a.{word}", problem, fix)
+            for word, value, problem, fix in (
+                ("type", "str", 'or one of the allowed values: "array"', '"string"'),
+                ("type", [], "must have at least 1 item", '"string"'),
+                ("type", ["string", "string"], "two equal items", '"string"'),
+                ("required", True, "must be an array, not a boolean", '["topic"]'),
+                ("enum", "x", "must be an array, not a string", '["a", "b"]'),
+                ("minLength", -1, "must be at least 0", ": 1"),
+                ("maxItems", 1.5, "must be an integer, not a number", ": 1"),
+                ("minItems", True, "must be an integer, not a boolean", ": 1"),
+                ("minimum", "1", "must be a number, not a string", ": 1"),
+                ("exclusiveMinimum", True, "must be a number, not a boolean", ": 1"),
+                ("multipleOf", 0, "must be greater than 0", ": 1"),
+                ("uniqueItems", 1, "must be a boolean, not an integer", "true"),
+                ("pattern", 3, "must be a string, not an integer", "2020-12"),
+                ("description", None, "must be a string, not null", "2020-12"),
+                ("items", [{}], "must be a boolean or an object, not an array", "prefixItems"),
+                ("not", 3, "must be a boolean or an object, not an integer", '{"type": "string"}'),
+            )
         ),
         ({"required": ["a", "a"]}, "required", "must not have two equal items", '["topic"]'),
         ({"required": [1]}, "required[0]", "must be a string, not an integer", '["topic"]'),
-        ({"properties": {"a": {"enum": "x"}}}, "properties.a.enum", "must be an array, not a string", '["a", "b"]'),
-        ({"properties": {"a": {"minLength": -1}}}, "properties.a.minLength", "must be at least 0", ": 1"),
-        ({"properties": {"a": {"maxItems": 1.5}}}, "properties.a.maxItems", "must be an integer, not a number", ": 1"),
-        (
-            {"properties": {"a": {"minItems": True}}},
-            "properties.a.minItems",
-            "must be an integer, not a boolean",
-            ": 1",
-        ),
-        ({"properties": {"a": {"minimum": "1"}}}, "properties.a.minimum", "must be a number, not a string", ": 1"),
-        (
-            {"properties": {"a": {"exclusiveMinimum": True}}},
-            "properties.a.exclusiveMinimum",
-            "must be a number, not a boolean",
-            ": 1",
-        ),
-        ({"properties": {"a": {"multipleOf": 0}}}, "properties.a.multipleOf", "must be greater than 0", ": 1"),
-        (
-            {"properties": {"a": {"uniqueItems": 1}}},
-            "properties.a.uniqueItems",
-            "must be a boolean, not an integer",
-            "true",
-        ),
-        ({"properties": {"a": {"pattern": 3}}}, "properties.a.pattern", "must be a string, not an integer", "2020-12"),
-        (
-            {"properties": {"a": {"description": None}}},
-            "properties.a.description",
-            "must be a string, not null",
-            "2020-12",
-        ),
-        (
-            {"properties": {"a": {"items": [{}]}}},
-            "properties.a.items",
-            "must be a boolean or an object, not an array",
-            "prefixItems",
-        ),
-        (
-            {"properties": {"a": {"not": 3}}},
-            "properties.a.not",
-            "must be a boolean or an object, not an integer",
-            '{"type": "string"}',
-        ),
         ({"anyOf": []}, "anyOf", "must have at least 1 item", '[{"type": "string"}]'),
         ({"allOf": {"type": "object"}}, "allOf", "must be an array, not an object", '[{"type": "string"}]'),
         ({"oneOf": [{"type": "objct"}]}, "oneOf[0].type", "or one of the allowed values", '"string"'),
@@ -493,8 +448,7 @@ def test_a_schema_beside_other_arguments_is_an_error(schema: dict[str, Any], key
     ],
 )
 def test_a_wrong_keyword_has_its_path_and_fix(keywords: dict[str, Any], key: str, problem: str, fix: str) -> None:
-    found = only(check(service_item(), tool_item(BARE | {"input-schema": {"type": "object"} | keywords})))
-    assert_problem(found, f"input-schema.{key}", problem, fix)
+    assert_problem(only(check_schema_of("input-schema", keywords)), f"input-schema.{key}", problem, fix)
 
 
 def test_another_dialect_is_a_warning() -> None:
@@ -562,23 +516,11 @@ def test_the_metaschema_is_applied(field: str, keywords: dict[str, Any], key: st
 
 @FIELDS
 def test_all_mistakes_are_reported_at_once_and_each_once(field: str) -> None:
-    found = check_schema_of(
-        field,
-        {
-            "properties": {"a": {"type": "str", "required": [1], "$ref": ADDRESS}, "b": {"minLength": -1}},
-            "$anchor": "a b",
-            "required": "a",
-        },
-    )
-    names = [
-        "properties.a.type",
-        "properties.a.required[0]",
-        "properties.a.$ref",
-        "properties.b.minLength",
-        "$anchor",
-        "required",
-    ]
-    assert sorted(each.key for each in found) == sorted(f"{field}.{name}" for name in names)
+    properties = {"a": {"type": "str", "required": [1], "$ref": ADDRESS}, "b": {"minLength": -1}}
+    found = check_schema_of(field, {"properties": properties, "$anchor": "a b", "required": "a"})
+    names = ("a.type", "a.required[0]", "a.$ref", "b.minLength")
+    keys = [*(f"properties.{name}" for name in names), "$anchor", "required"]
+    assert sorted(each.key for each in found) == sorted(f"{field}.{key}" for key in keys)
 
 
 def test_an_output_schema_may_be_of_any_type() -> None:
@@ -640,10 +582,8 @@ def test_a_fault_is_removed_and_reported(schema: dict[str, Any], key: str | None
 
 @pytest.mark.parametrize("pattern", ["[^]", r"(?<n>\w)\k<n>", r"[\w-.]", r"(?P<n>a)\Z", "("])
 def test_patterns_of_other_languages_are_not_checked(pattern: str, caplog: pytest.LogCaptureFixture) -> None:
-    place = {
-        "properties": {"a": {"type": "string", "pattern": pattern}},
-        "patternProperties": {pattern: {"type": "null"}},
-    }
+    properties = {"a": {"type": "string", "pattern": pattern}}
+    place = {"properties": properties, "patternProperties": {pattern: {"type": "null"}}}
     with caplog.at_level(logging.WARNING, "dispatch.catalog"):
         found, problems = schema_of({"type": "object", **place, "additionalProperties": False})
     assert found == {"type": "object", "properties": {"a": {"type": "string"}}, "patternProperties": {}}
@@ -662,9 +602,8 @@ def test_what_cannot_be_corrected_is_left_out() -> None:
 
 
 def test_an_output_schema() -> None:
-    tool, problems = read_foreign_schemas(
-        {"output-schema": {"type": "array", "items": [{"type": "integer"}], "minItems": "1"}}
-    )
+    schema = {"type": "array", "items": [{"type": "integer"}], "minItems": "1"}
+    tool, problems = read_foreign_schemas({"output-schema": schema})
     assert tool.output_schema == {"type": "array", "prefixItems": ({"type": "integer"},)}
     assert [each.key for each in problems if each.severity == "warning"] == ["output-schema.minItems"]
 
@@ -673,9 +612,8 @@ def test_an_own_descriptor_names_its_dialect() -> None:
     old = {"type": "object", "properties": {"a": {"items": [{}]}}}
     tool, problems = read_foreign_schemas({"input-schema": old}, is_foreign=False)
     assert tool is None
-    tool, problems = read_foreign_schemas(
-        {"input-schema": {"$schema": "http://json-schema.org/draft-07/schema#", **old}}, is_foreign=False
-    )
+    named = {"$schema": "http://json-schema.org/draft-07/schema#", **old}
+    tool, problems = read_foreign_schemas({"input-schema": named}, is_foreign=False)
     assert tool.input_schema["properties"] == {"a": {"prefixItems": ({},)}}
     assert [(each.key, each.severity) for each in problems] == [("input-schema.$schema", "warning")]
     assert "are translated" in problems[0].problem
@@ -689,8 +627,8 @@ def read_service(raw: dict[str, Any]) -> ServiceDescriptor:
 def test_the_service_of_trustgraphs_specification() -> None:
     assert read_service(JOKE_SERVICE) == ServiceDescriptor(
         id="joke-service",
-        request_queue="non-persistent://tg/request/joke",
-        response_queue="non-persistent://tg/response/joke",
+        request_queue=REQUESTS,
+        response_queue=RESPONSES,
         config_params=(ConfigParam("style", required=False),),
     )
 
@@ -706,13 +644,7 @@ def test_all_keys_of_a_service() -> None:
         | {
             "config-params": [{"name": "collection", "required": True}, {"name": "style"}],
             "instances": [
-                {
-                    "id": "joke-1",
-                    "request-queue": "non-persistent://tg/request/joke-1",
-                    "response-queue": "non-persistent://tg/response/joke-1",
-                    "weight": 2.5,
-                    "version": "1.5.0",
-                },
+                {"id": "joke-1", **topics_of("joke-1"), "weight": 2.5, "version": "1.5.0"},
                 {"id": "joke-2", "request-queue": "request:tg:joke-2"},
             ],
             "version": "1.4.0-rc.1",
@@ -725,15 +657,13 @@ def test_all_keys_of_a_service() -> None:
         Instance("joke-1", "non-persistent://tg/request/joke-1", "non-persistent://tg/response/joke-1", 2.5, "1.5.0"),
         Instance("joke-2", "non-persistent://tg/request/joke-2", "non-persistent://tg/response/joke", 1, "1.4.0-rc.1"),
     )
-    assert service.version == "1.4.0-rc.1"
-    assert service.policy == {"timeout": 5}
+    assert (service.version, service.policy) == ("1.4.0-rc.1", {"timeout": 5})
     assert service.permissions == ("tools:jokes", "tools:fun")
 
 
 def test_the_short_form_of_a_topic_is_expanded() -> None:
     service = read_service(JOKE_SERVICE | {"request-queue": "request:tg:joke", "response-queue": "response:tg:joke"})
-    assert service.request_queue == "non-persistent://tg/request/joke"
-    assert service.response_queue == "non-persistent://tg/response/joke"
+    assert (service.request_queue, service.response_queue) == (REQUESTS, RESPONSES)
 
 
 def test_a_misspelt_key_is_named_in_the_fix_of_the_missing_one() -> None:
@@ -744,8 +674,7 @@ def test_a_misspelt_key_is_named_in_the_fix_of_the_missing_one() -> None:
 
 
 def test_no_id_at_all() -> None:
-    problem = only(check(service_item(without(JOKE_SERVICE, "id"), key="")))
-    assert_problem(problem, "id", fix='add "id"')
+    assert_problem(only(check(service_item(without(JOKE_SERVICE, "id"), key=""))), "id", fix='add "id"')
 
 
 @pytest.mark.parametrize(
@@ -757,27 +686,12 @@ def test_no_id_at_all() -> None:
         ({"id": "jo\x1bke"}, "id", "a control character", "use letters"),
         ({"id": "j" * 257}, "id", "257 characters", "at most 256"),
         ({"request_queue": None}, "request-queue", "is null", 'add "request-queue"'),
-        ({"request_queue": ["a"]}, "request-queue", "is a list, not a text", "non-persistent://tg/request/joke"),
-        ({"request_queue": ""}, "request-queue", "is empty", "non-persistent://tg/request/joke"),
-        (
-            {"request_queue": "joke"},
-            "request-queue",
-            "'joke' is no whole topic name",
-            "non-persistent://tg/request/joke",
-        ),
-        (
-            {"response_queue": "tcp://a/b/c"},
-            "response-queue",
-            "'tcp' is no scheme",
-            "non-persistent://tg/response/joke",
-        ),
+        ({"request_queue": ["a"]}, "request-queue", "is a list, not a text", REQUESTS),
+        ({"request_queue": ""}, "request-queue", "is empty", REQUESTS),
+        ({"request_queue": "joke"}, "request-queue", "'joke' is no whole topic name", REQUESTS),
+        ({"response_queue": "tcp://a/b/c"}, "response-queue", "'tcp' is no scheme", RESPONSES),
         ({"response_queue": "persistent://tg/x"}, "response-queue", "is not of the form", "all three parts"),
-        (
-            {"response_queue": "non-persistent://tg/request/joke"},
-            "request-queue",
-            "the same topic",
-            "'non-persistent://tg/response/joke'",
-        ),
+        ({"response_queue": REQUESTS}, "request-queue", "the same topic", f"'{RESPONSES}'"),
         ({"config_params": {}}, "config-params", "an object, not a list", '[{"name": "style"'),
         ({"config_params": ["style"]}, "config-params[0]", "'style' instead of an object", '{"name": "style"'),
         ({"config_params": [{"required": True}]}, "config-params[0].name", "is missing", 'add "name"'),
@@ -800,8 +714,7 @@ def test_no_id_at_all() -> None:
     ],
 )
 def test_an_error_in_a_service_has_its_key_and_fix(changes: dict[str, Any], key: str, problem: str, fix: str) -> None:
-    found = service_problem(**changes)
-    assert_problem(found, key, problem, fix)
+    assert_problem(service_problem(**changes), key, problem, fix)
 
 
 @pytest.mark.parametrize(
@@ -822,8 +735,7 @@ def test_an_error_in_a_service_has_its_key_and_fix(changes: dict[str, Any], key:
 def test_an_error_in_an_instance(instance: dict[str, Any], key: str, problem: str, fix: str) -> None:
     first = {"id": "joke-1", "request-queue": "request:tg:joke-1", "response-queue": "response:tg:joke-1"}
     second = {"id": "joke-2", "request-queue": "request:tg:joke-2", "response-queue": "response:tg:joke-2"}
-    found = service_problem(instances=[first, second | instance])
-    assert_problem(found, key, problem, fix)
+    assert_problem(service_problem(instances=[first, second | instance]), key, problem, fix)
 
 
 def test_two_instances_on_one_topic_are_worth_a_warning() -> None:
@@ -847,8 +759,7 @@ def test_an_instance_may_share_the_services_own_queue() -> None:
     ],
 )
 def test_an_unknown_key_of_a_service_is_a_warning(changes: dict[str, Any], key: str, fix: str) -> None:
-    found = service_problem("warning", **changes)
-    assert_problem(found, key, "ignored", fix)
+    assert_problem(service_problem("warning", **changes), key, "ignored", fix)
 
 
 def test_a_description_is_a_note_to_people() -> None:
@@ -856,8 +767,7 @@ def test_a_description_is_a_note_to_people() -> None:
 
 
 def test_an_id_other_than_the_items_key_is_worth_a_note() -> None:
-    found = only(check(service_item(key="jokes"), severity="info"))
-    assert_problem(found, "id", "'jokes'")
+    assert_problem(only(check(service_item(key="jokes"), severity="info")), "id", "'jokes'")
 
 
 def test_every_mistake_of_one_service_is_found() -> None:
@@ -914,10 +824,7 @@ def test_a_policy_mistake_at_no_key_of_the_descriptor_is_reported_once(monkeypat
 
 
 def test_a_tool_is_still_checked_when_its_services_policy_is_bad() -> None:
-    problems = check(
-        service_item(JOKE_SERVICE | {"policy": {"timeout": 0}}), tool_item(TELL_JOKE | {"policy": {"timeout": 0}})
-    )
-    assert [(problem.file, problem.key) for problem in problems] == [
-        ("tool-service/joke-service.json", "policy.timeout"),
-        ("tool/tell-joke.json", "policy.timeout"),
-    ]
+    wrong = {"policy": {"timeout": 0}}
+    problems = check(service_item(JOKE_SERVICE | wrong), tool_item(TELL_JOKE | wrong))
+    found = [(problem.file, problem.key) for problem in problems]
+    assert found == [("tool-service/joke-service.json", "policy.timeout"), ("tool/tell-joke.json", "policy.timeout")]

@@ -37,17 +37,10 @@ def test_no_items_make_an_empty_catalogue() -> None:
 def test_several_tools_over_one_service_with_different_config() -> None:
     rag = JOKE_SERVICE | {"id": "custom-rag", "config-params": [{"name": "collection", "required": True}]}
     tool = without(TELL_JOKE, "style") | {"service": "custom-rag"}
-    catalog = Catalog.of(
-        [rag],
-        [
-            tool | {"name": "query-customers", "collection": "customers"},
-            tool | {"name": "query-products", "collection": "products"},
-        ],
-    )
-    assert {name: tool.config for name, tool in catalog.tools.items()} == {
-        "query-customers": {"collection": "customers"},
-        "query-products": {"collection": "products"},
-    }
+    tools = [tool | {"name": f"query-{name}", "collection": name} for name in ("customers", "products")]
+    catalog = Catalog.of([rag], tools)
+    found = {name: tool.config for name, tool in catalog.tools.items()}
+    assert found == {"query-customers": {"collection": "customers"}, "query-products": {"collection": "products"}}
 
 
 @pytest.mark.parametrize("raw", [None, 3, "x", [], True])
@@ -138,9 +131,8 @@ def test_a_service_whose_id_is_not_known_may_be_the_one_that_is_meant() -> None:
 
 
 def test_another_service_with_mistakes_hides_no_unknown_one() -> None:
-    problems = check(
-        service_item(JOKE_SERVICE | {"version": "x"}, key=""), tool_item(TELL_JOKE | {"service": "weather"})
-    )
+    service = service_item(JOKE_SERVICE | {"version": "x"}, key="")
+    problems = check(service, tool_item(TELL_JOKE | {"service": "weather"}))
     assert [problem.key for problem in problems] == ["version", "service"]
 
 
@@ -158,11 +150,8 @@ def test_a_tool_that_could_not_be_read_keeps_the_rest_from_loading() -> None:
     "tool_type", ["knowledge-query", "text-completion", "mcp-tool", "prompt", "structured-query", ""]
 )
 def test_tools_of_other_types_are_ignored(tool_type: str) -> None:
-    items = [
-        service_item(),
-        tool_item(),
-        tool_item({"type": tool_type, "name": 1, "mcp-tool": "x"}, "tool/o.json", "o"),
-    ]
+    other = tool_item({"type": tool_type, "name": 1, "mcp-tool": "x"}, "tool/o.json", "o")
+    items = [service_item(), tool_item(), other]
     assert not check(*items)
     note = only(check(*items, severity="info"))
     assert (note.file, note.key) == ("tool/o.json", "type")
@@ -177,11 +166,8 @@ def test_errors_of_all_items_are_listed_services_first() -> None:
         tool_item(TELL_JOKE | {"name": "other", "author": 1}, "tool/b.json"),
         service_item(JOKE_SERVICE | {"version": 1}, "tool-service/s.json"),
     )
-    assert [(problem.file, problem.key) for problem in problems] == [
-        ("tool-service/s.json", "version"),
-        ("tool/a.json", "tags"),
-        ("tool/b.json", "author"),
-    ]
+    found = [(problem.file, problem.key) for problem in problems]
+    assert found == [("tool-service/s.json", "version"), ("tool/a.json", "tags"), ("tool/b.json", "author")]
 
 
 def test_loading_is_atomic() -> None:
@@ -195,9 +181,8 @@ def test_loading_is_atomic() -> None:
 def test_warnings_are_logged_when_the_catalogue_loads(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "dispatch.catalog"):
         load_items([service_item(JOKE_SERVICE | {"colour": "red"}), tool_item({"type": "prompt"}, "p.json")])
-    assert [record.getMessage() for record in caplog.records] == [
-        "tool-service/joke-service.json: colour: an unknown key, which is ignored. Fix: remove it."
-    ]
+    found = [record.getMessage() for record in caplog.records]
+    assert found == ["tool-service/joke-service.json: colour: an unknown key, which is ignored. Fix: remove it."]
 
 
 OPTIONAL = [

@@ -21,23 +21,19 @@ from dispatch.catalog.items import Item
 from dispatch.catalog.merge import MAX_REPORTED, Merged, Merger
 from dispatch.policy import Policy
 from tests.helpers.clock import advance
+from tests.helpers.dispatcher_and_service import tool_of, topics_of
 from tests.helpers.run_profile import examples
 from tests.helpers.troubled_source import SERVICE, TOOL, TroubledSource
 
 
 def service(id: str = "desk", **changes: Any) -> Item:
-    raw = {
-        "id": id,
-        "request-queue": f"persistent://tg/request/{id}",
-        "response-queue": f"persistent://tg/response/{id}",
-    }
-    return Item(f"tool-service/{id}", "tool-service", id, raw | changes)
+    return Item(f"tool-service/{id}", "tool-service", id, {"id": id, **topics_of(id, "persistent"), **changes})
 
 
 def tool(name: str = "stamp", service: str = "desk", **changes: Any) -> Item:
-    raw = {"type": "tool-service", "name": name, "description": f"Does {name}.", "service": service}
+    raw = tool_of(service, name, **{each.replace("_", "-"): value for each, value in changes.items()})
     key = f"{name}@{changes['version']}" if "version" in changes else name
-    return Item(f"tool/{key}", "tool", key, raw | {each.replace("_", "-"): value for each, value in changes.items()})
+    return Item(f"tool/{key}", "tool", key, raw)
 
 
 def merger_of(**sources: list[Item]) -> Merger:
@@ -58,9 +54,8 @@ def refused(merged: Merged, id: str) -> list[str]:
 
 # -- precedence ---------------------------------------------------------------------------------------------------------
 def test_an_earlier_source_shadows_a_later_one_until_its_item_is_removed() -> None:
-    merger = merger_of(
-        a=[service(), tool(description="of a")], b=[service("other"), tool(service="other", description="of b")]
-    )
+    theirs = [service("other"), tool(service="other", description="of b")]
+    merger = merger_of(a=[service(), tool(description="of a")], b=theirs)
     merged = merger.merge()
     assert described(merged) == {"stamp": "of a"}
     (shadowed,) = merged.reports["b"].shadowed
@@ -196,15 +191,13 @@ def test_a_required_item_is_refused_although_it_was_accepted_before() -> None:
 def test_a_policy_is_checked_again_when_the_defaults_change() -> None:
     merger = merger_of(a=[service(), tool(policy={"timeout": 20})])
     unchanged = merger.merge().catalog.tools["stamp"]
-    other = merger.copy(merger.order, Policy(timeout=5))
-    assert other.merge().catalog.tools["stamp"] == unchanged
+    assert merger.copy(merger.order, Policy(timeout=5)).merge().catalog.tools["stamp"] == unchanged
     assert merger.merge().catalog.tools["stamp"] is unchanged
 
 
 # -- identity -----------------------------------------------------------------------------------------------------------
 def test_unchanged_items_keep_their_descriptors() -> None:
-    items = [service(), tool(), tool("second")]
-    merger = merger_of(a=items, b=[service("other"), tool("third", "other")])
+    merger = merger_of(a=[service(), tool(), tool("second")], b=[service("other"), tool("third", "other")])
     before = merger.merge().catalog
     merger.set_items("a", [service(), tool(), tool("second", description="changed")])  # equal, but other objects
     after = merger.merge().catalog
@@ -453,10 +446,9 @@ def test_every_merge_is_that_of_the_model(steps: list[tuple[str, Any, Any]]) -> 
             case "set":  # unchanged items are the same objects
                 former = {(each.kind, each.key): each for each in merger.items(what)}
                 known = model.contents[what]
-                merger.set_items(
-                    what,
-                    [former[key] if known.get(key) == each else make_item(key, each) for key, each in content.items()],
-                )
+                items = content.items()
+                same = {key for key, each in items if known.get(key) == each}
+                merger.set_items(what, [former[key] if key in same else make_item(key, each) for key, each in items])
                 model.contents[what] = content
             case "fresh":  # equal items, but other objects
                 merger.set_items(what, [make_item(key, each) for key, each in model.contents[what].items()])

@@ -161,9 +161,8 @@ async def test_a_source_out_of_reach_or_unfit_is_added_as_well() -> None:
         assert (state, "delivers dict, which is no Item" in problem) == ("failed", True)
         error = (await dispatcher.execute("calendar", {})).error
         assert (error.type, error.retryable, error.retry_after) == ("no-instance", True, 0.5)
-        assert (
-            "a source that may have it is not available: 'away' (ConnectionError: no answer); 'unfit'" in error.message
-        )
+        text = "a source that may have it is not available: 'away' (ConnectionError: no answer); 'unfit'"
+        assert text in error.message
         with pytest.raises(DispatchError, match="'away'") as raised:
             dispatcher.tool("calendar")
         assert raised.value.message == error.message
@@ -213,8 +212,7 @@ async def test_each_new_problem_of_a_stale_source_is_told_once(caplog: pytest.Lo
         assert await attempts("", "two") == [("stale", "ok", ""), ("ok", "stale", second)]
         lines = [record.getMessage() for record in caplog.records if record.name == "dispatch.transitions"]
         assert lines[:2] == [f"source a: ok to stale ({first})", f"source a: still stale ({second})"]
-        many = await attempts(*(f"at {number}" for number in range(MAX_REPORTED + 50)))
-        assert len(many) == MAX_REPORTED - 1
+        assert len(await attempts(*(f"at {number}" for number in range(MAX_REPORTED + 50)))) == MAX_REPORTED - 1
 
 
 @virtual_time
@@ -362,8 +360,7 @@ async def test_a_cancelled_reload_changes_nothing() -> None:
     a, hanging = source("a"), source("hanging")
     hanging.answering.clear()
     async with connected(a) as (dispatcher, _):
-        reloading = await start_task(dispatcher.reload(hanging), 1)
-        await cancel_task(reloading)
+        await cancel_task(await start_task(dispatcher.reload(hanging), 1))
         assert (states(dispatcher), a.closed, hanging.closed, text_of(dispatcher)) == ({"a": "ok"}, 0, 1, "of a")
         await dispatcher.registry.add_source(source("b"))
 
@@ -665,8 +662,7 @@ A, B = "a" * 64, "b" * 64
 
 def test_without_a_file_nothing_is_approved(tmp_path: Path) -> None:
     approvals = Approvals(tmp_path / "approved.json")
-    assert approvals.load() == {}
-    assert approvals.modified() == (0, 0, 0)
+    assert (approvals.load(), approvals.modified()) == ({}, (0, 0, 0))
     assert list(tmp_path.iterdir()) == []
 
 
