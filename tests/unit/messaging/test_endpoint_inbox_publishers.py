@@ -137,9 +137,8 @@ async def test_an_inbox_that_the_broker_refuses_again_and_again_is_reported() ->
         await advance((endpoint.REFUSALS - 2) * endpoint.RETRY_S + 0.5)
         transport.failure = None
         await advance(endpoint.RETRY_S)
-        assert (transport.openings, opened, transport.refused) == (endpoint.REFUSALS, [inbox(1)], []), (
-            "tried again by itself"
-        )
+        # Tried again by itself.
+        assert (transport.openings, opened, transport.refused) == (endpoint.REFUSALS, [inbox(1)], [])
         transport.failure = opening_failed("TopicNotFound", url="pulsar://x", topic=inbox(2))
         assert found.find(inbox(2)) is None
         await advance(10 * endpoint.RETRY_S)
@@ -156,8 +155,7 @@ async def test_a_broker_that_is_out_of_reach_refuses_no_inbox() -> None:
         for _ in range(10):
             assert found.find(inbox(1)) is None
             await advance(endpoint.RETRY_S + 0.1)
-        assert transport.openings == 10
-        assert transport.refused == []
+        assert (transport.openings, transport.refused) == (10, [])
 
 
 async def test_a_publisher_that_cannot_be_reopened_is_closed() -> None:
@@ -346,8 +344,7 @@ def sized(arguments: dict[str, Any]) -> str:
 async def test_an_answer_of_any_size_arrives_whole(size: int) -> None:
     async with sides(sized) as (dispatcher, _, _):
         result = await dispatcher.execute("work", {"size": size})
-        assert result.text == text(size)
-        assert result.chunks == 1
+        assert (result.text, result.chunks) == (text(size), 1)
 
 
 @pytest.mark.parametrize("letter", ["ü", "😀", "\x01", '"'])
@@ -409,8 +406,7 @@ def told(arguments: dict[str, Any]) -> str:
 async def test_arguments_of_any_size_arrive_whole_and_run_once(size: int) -> None:
     service = Service(told)
     async with sides(service) as (dispatcher, _, _):
-        result = await dispatcher.execute("work", {"fill": text(size)})
-        assert result.text == text(size)[-20:]
+        assert (await dispatcher.execute("work", {"fill": text(size)})).text == text(size)[-20:]
         assert [arguments.get("fill") for _, arguments, _ in service.requests[1:]] == [text(size)]
 
 
@@ -460,12 +456,8 @@ async def opener(waiting: int) -> AsyncIterator[tuple[endpoint.PathOpener, Sessi
     session = table.connect("callee", 0.0)
     for _ in range(waiting):
         session.send_request(OutgoingRequest(), "tool", b"", None, 0.0)
-    paths = endpoint.PathOpener(
-        transport,
-        "non-persistent://tg/response/path-{}".format,
-        lambda inboxes: reported.append(list(inboxes)),
-        lambda data: None,
-    )
+    inbox_of = "non-persistent://tg/response/path-{}".format
+    paths = endpoint.PathOpener(transport, inbox_of, lambda inboxes: reported.append([*inboxes]), lambda data: None)
     yield paths, table, reported
     await paths.close()
     await transport.close()

@@ -12,6 +12,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, repeat
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -36,7 +37,7 @@ from dispatch.messaging.flow import (
     ReplyWindow,
 )
 from dispatch.serving.plain import ReplyRouter
-from dispatch.transports import OnFailure, OnReceipt, Ticket
+from dispatch.transports import OnReceipt, Ticket
 from tests.helpers.clock import START, advance, idle, run, start_task, virtual_loop
 from tests.helpers.dispatcher_and_service import RESPONSES
 from tests.helpers.fakes import FakePublisher, FakeTicket, lost
@@ -116,13 +117,7 @@ class ChannelPublisher:
         self._receive = receive
 
     def publish(
-        self,
-        payload: bytes,
-        properties: Mapping[str, str],
-        *,
-        flow: str,
-        on_failure: OnFailure,
-        on_receipt: OnReceipt | None = None,
+        self, payload: bytes, properties: Mapping[str, str], *, on_receipt: OnReceipt | None = None, **options: Any
     ) -> FakeTicket:
         if self.refusal is not None:
             raise self.refusal
@@ -130,7 +125,7 @@ class ChannelPublisher:
         if on_receipt is not None:
             asyncio.get_running_loop().call_soon(on_receipt)
         self.channel.offer(payload, lambda: self._receive(payload, properties))
-        return FakeTicket(payload, properties, flow, on_failure)
+        return FakeTicket(payload, properties, **options)
 
     async def writable(self, flow: str) -> None:
         """There is always room: a broker says Ok to what it drops."""
@@ -154,16 +149,8 @@ class Noting(FakePublisher):
         super().__init__()
         self.receipts: list[OnReceipt] = []
 
-    def publish(
-        self,
-        payload: bytes,
-        properties: Mapping[str, str],
-        *,
-        flow: str,
-        on_failure: OnFailure,
-        on_receipt: OnReceipt | None = None,
-    ) -> FakeTicket:
-        ticket = super().publish(payload, properties, flow=flow, on_failure=on_failure)
+    def publish(self, *message: Any, on_receipt: OnReceipt | None = None, **options: Any) -> FakeTicket:
+        ticket = super().publish(*message, **options)
         if on_receipt is not None:
             self.receipts.append(on_receipt)
         return ticket
@@ -179,13 +166,9 @@ class Bench:
 
     def send(self, *names: str, size: int = MESSAGE) -> list[Ticket]:
         """Named for their flow: ``a1`` is of the flow ``a``."""
-        return [
-            self.publisher.publish(name.encode().ljust(size), {"id": name}, flow=name[0], on_failure=self._failed)
-            for name in names
-        ]
-
-    def _failed(self, error: TransportError) -> None:
-        self.failures.append(error)
+        payloads = {name: name.encode().ljust(size) for name in names}
+        options = {"on_failure": self.failures.append}
+        return [self.publisher.publish(payloads[name], {"id": name}, flow=name[0], **options) for name in names]
 
     @property
     def out(self) -> list[str]:
@@ -195,8 +178,7 @@ class Bench:
 async def test_a_burst_goes_at_once_and_the_rest_by_time() -> None:
     bench = Bench()
     bench.send(*(f"a{n}" for n in range(8)))
-    assert bench.out == ["a0", "a1", "a2", "a3"]
-    assert bench.publisher.queued == 4
+    assert (bench.out, bench.publisher.queued) == (["a0", "a1", "a2", "a3"], 4)
     await advance(0.9 * EACH_S)
     assert len(bench.out) == 4
     await advance(0.2 * EACH_S)
@@ -285,15 +267,11 @@ async def test_the_queue_is_bounded_and_refuses_without_sending(
     monkeypatch.setattr(paced_publisher, bound, value)
     bench = Bench()
     bench.send("a1", "a2", "a3", "a4", "a5", "a6")
-    with pytest.raises(
-        TransportError, match=f"2 messages to {bench.publisher.topic} wait to be sent already"
-    ) as caught:
+    wait = f"2 messages to {bench.publisher.topic} wait to be sent already"
+    with pytest.raises(TransportError, match=wait) as caught:
         bench.send("a7")
-    assert (caught.value.type, caught.value.may_have_run, caught.value.retry_after) == (
-        "publish-queue-full",
-        False,
-        1.0,
-    )
+    error = caught.value
+    assert (error.type, error.may_have_run, error.retry_after) == ("publish-queue-full", False, 1.0)
     await bench.publisher.empty()
     assert bench.out[-1] == "a6"
     await bench.publisher.close()
@@ -309,11 +287,9 @@ async def test_a_publisher_that_refuses_is_told_at_once_or_later_but_once_and_co
     bench.send("a1", "a2", "a3", "a4", "a5", "a6", "a7")
     assert len(bench.out) == 4, "the refused ones were not counted"
     bench.inner.refusal = error
-    tickets = bench.send("a8")
-    assert tickets[0].cancel()
+    assert bench.send("a8")[0].cancel()
     await advance(EACH_S)
-    assert bench.failures == [error] * 3
-    assert bench.publisher.queued == 0
+    assert (bench.failures, bench.publisher.queued) == ([error] * 3, 0)
     await bench.publisher.close()
 
 
@@ -401,8 +377,7 @@ async def test_a_receipt_twice_counts_once() -> None:
 
 
 async def test_a_receipt_that_does_not_come_stops_nobody_for_ever() -> None:
-    noting = Noting()
-    bench = Bench(noting)
+    bench = Bench(Noting())
     bench.send("a1", "a2", "a3", size=LARGE)
     await advance(0.99 * RECEIPT_S)
     assert bench.out == ["a1"]
@@ -450,8 +425,7 @@ async def test_a_receipt_after_the_end_does_nothing() -> None:
     bench.send("a1", "a2", size=LARGE)
     await bench.publisher.close()
     noting.receipts[0]()
-    assert bench.out == ["a1"]
-    assert virtual_loop().list_timers() == []
+    assert (bench.out, virtual_loop().list_timers()) == (["a1"], [])
 
 
 # -- in front of a channel that loses -----------------------------------------------------------------------------
@@ -559,8 +533,7 @@ async def test_nothing_is_left_behind_after_the_end() -> None:
     requests.send("a", "b", "c")
     await requests.publisher.close()
     requests.reply("a")
-    assert requests.out == "ab"
-    assert requests.replies.waiting == set()
+    assert (requests.out, requests.replies.waiting) == ("ab", set())
 
 
 RATES = st.floats(1e3, 1e10)
@@ -877,8 +850,7 @@ def test_a_shorter_round_trip_is_forgotten(service: Service) -> None:
 
 def test_a_withdrawn_request_does_not_count(service: Service) -> None:
     service.learn(0.001)
-    ids = service.ask_all()
-    service.window.withdraw(ids[0])
+    service.window.withdraw(service.ask_all()[0])
     service.window.withdraw("unknown")
     assert len(service.ask_all()) == 1
 

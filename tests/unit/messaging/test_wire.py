@@ -114,9 +114,8 @@ def test_half_of_a_surrogate_pair_is_named(text: str) -> None:
 
 def test_what_json_does_not_know_and_trustgraph_writes_is_read_as_trustgraph_reads_it() -> None:
     for number in (math.inf, -math.inf):
-        assert wire.decode_request(json.dumps({"arguments": json.dumps({"a": [number]})}).encode()).arguments == {
-            "a": [number]
-        }
+        found = wire.decode_request(json.dumps({"arguments": json.dumps({"a": [number]})}).encode()).arguments
+        assert found == {"a": [number]}
     assert math.isnan(wire.decode_request(json.dumps({"config": json.dumps({"a": math.nan})}).encode()).config["a"])
 
 
@@ -195,16 +194,10 @@ def test_the_limit_of_a_reply_is_exact() -> None:
 
 # -- replies --------------------------------------------------------------------------------------------------------
 def test_a_reply_is_exactly_what_trustgraph_reads() -> None:
-    assert json.loads(wire.encode_reply(wire.Reply(None, "ha", True))) == {
-        "error": None,
-        "response": "ha",
-        "end_of_stream": True,
-    }
-    assert json.loads(wire.encode_reply(wire.Reply(wire.ErrorInfo("Odd", "no"), "", True))) == {
-        "error": {"type": "Odd", "message": "no"},
-        "response": "",
-        "end_of_stream": True,
-    }
+    found = json.loads(wire.encode_reply(wire.Reply(None, "ha", True)))
+    assert found == {"error": None, "response": "ha", "end_of_stream": True}
+    seen = json.loads(wire.encode_reply(wire.Reply(wire.ErrorInfo("Odd", "no"), "", True)))
+    assert seen == {"error": {"type": "Odd", "message": "no"}, "response": "", "end_of_stream": True}
 
 
 @pytest.mark.parametrize(
@@ -295,11 +288,8 @@ def test_two_keys_that_are_one_in_json_lose_no_value_in_silence(value: Any, path
 
 def test_keys_that_are_no_texts_and_differ_in_json_are_written_as_texts() -> None:
     value = {"a": {1: "x", 2: {date(2026, 1, 2): {"b"}}}, "at": datetime(2026, 1, 2), "none": None}
-    assert json.loads(wire.json_text(value, "arguments")) == {
-        "a": {"1": "x", "2": {"2026-01-02": ["b"]}},
-        "at": "2026-01-02T00:00:00",
-        "none": None,
-    }
+    found = json.loads(wire.json_text(value, "arguments"))
+    assert found == {"a": {"1": "x", "2": {"2026-01-02": ["b"]}}, "at": "2026-01-02T00:00:00", "none": None}
 
 
 def test_null_is_no_number() -> None:
@@ -315,10 +305,8 @@ def test_an_object_that_holds_itself_is_told() -> None:
 
 
 def test_null_itself_is_a_json_value() -> None:
-    assert (
-        wire.json_text({"topic": None, "word": "null", "list": [None]}, "arguments")
-        == '{"topic":null,"word":"null","list":[null]}'
-    )
+    found = wire.json_text({"topic": None, "word": "null", "list": [None]}, "arguments")
+    assert found == '{"topic":null,"word":"null","list":[null]}'
 
 
 def test_any_mapping_will_do() -> None:
@@ -400,10 +388,8 @@ def test_a_part_of_the_most_costly_letters_is_still_a_message(letter: str) -> No
 def test_the_largest_text_has_fewer_parts_than_a_receiver_keeps_ahead() -> None:
     size = 1 << 28
     assert sum(1 for _ in wire.split_text("x" * size, size, wire.MAX_MESSAGE_BYTES)) <= wire.MAX_PARTS
-    assert [
-        len(part)
-        for part, _ in wire.split_text("x" * (wire.PART_BYTES + 1), wire.PART_BYTES + 1, wire.MAX_MESSAGE_BYTES)
-    ] == [wire.PART_BYTES, 1]
+    parts = wire.split_text("x" * (wire.PART_BYTES + 1), wire.PART_BYTES + 1, wire.MAX_MESSAGE_BYTES)
+    assert [len(part) for part, _ in parts] == [wire.PART_BYTES, 1]
 
 
 @pytest.mark.parametrize(("value", "number"), [("0", 0), ("7", 7), ("007", 7), ("9" * 18, 10**18 - 1)])
@@ -468,9 +454,8 @@ def test_the_namespace_path_is_what_pulsars_tools_call_a_namespace() -> None:
 
 
 def test_a_sibling_stays_in_the_namespace_and_as_persistent_as_it_was() -> None:
-    assert (
-        str(TopicName.parse("non-persistent://tg/response/joke").sibling("r-1")) == "non-persistent://tg/response/r-1"
-    )
+    found = str(TopicName.parse("non-persistent://tg/response/joke").sibling("r-1"))
+    assert found == "non-persistent://tg/response/r-1"
     assert str(TopicName.parse("persistent://tg/flow/a").sibling("b")) == "persistent://tg/flow/b"
 
 
