@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.handwritten_callee import HandWritten
+from tests.helpers.handwritten_peer import HandWritten
 from tests.helpers.session_pair import Pair
 
 

@@ -75,8 +75,7 @@ def test_everything_due_leaves_in_one_packet(sender: Sender) -> None:
     assert packet.frames == [Cancel(8), Cancel(9), *replies]
     header = (packet.version, packet.to, packet.path, packet.number, packet.clock, packet.flags, packet.load)
     assert header == (frames.VERSION, 77, 0, 0, 1_500, 0, 4)
-    assert packet.data == 60 + 3 * frames.FRAME_BYTES
-    assert packet.window == SETTINGS.window
+    assert (packet.data, packet.window) == (60 + 3 * frames.FRAME_BYTES, SETTINGS.window)
     assert sender.pack() == []
     assert sender.sender.paths[0].in_flight == 60 + 5 * frames.FRAME_BYTES + frames.PACKET_BYTES
 
@@ -86,8 +85,7 @@ def test_statistics(sender: Sender) -> None:
     sender.pack()
     statistics = sender.statistics
     assert statistics.packets_sent == len(sender.raw) == 1
-    assert statistics.bytes_sent == len(sender.raw[0])
-    assert statistics.frames_sent == 4
+    assert (statistics.bytes_sent, statistics.frames_sent) == (len(sender.raw[0]), 4)
     first = len(sender.raw[0])
     sender.add(10)
     sender.sender.queue.control.append((frames.CANCEL, 9))
@@ -192,8 +190,7 @@ def test_a_probe_repeats_the_oldest_packet_whatever_the_window_allows(sender: Se
     probes = [frames.decode_packet(data) for _, data in packed]
     assert [packet.frames for packet in probes] == [[Cancel(5), *first.frames]] * 2
     assert [(packet.number, packet.flags) for packet in probes] == [(3, frames.ACK_NOW), (4, frames.ACK_NOW)]
-    assert sender.statistics.probes == 2
-    assert sender.sender.paths[0].probes == 1
+    assert (sender.statistics.probes, sender.sender.paths[0].probes) == (2, 1)
     assert sender.pack() == []
 
 
@@ -210,15 +207,13 @@ def test_a_probe_of_a_large_packet_is_a_ping_whose_acknowledgement_shows_the_los
     probes = sender.pack(NOW + 1.0)
     assert [packet.frames for packet in probes] == [large.frames if repeated else [frames.Ping()]] * 2
     sender.ack(0, 1, 2)
-    resent = sender.pack(NOW + 1.1)
-    assert [packet.frames for packet in resent] == ([] if repeated else [large.frames])
+    assert [packet.frames for packet in sender.pack(NOW + 1.1)] == ([] if repeated else [large.frames])
 
 
 def test_a_probe_without_a_packet_in_flight_is_a_ping(sender: Sender) -> None:
     sender.sender.request_probe()
     sender.sender.request_probe()
-    packets = sender.pack(NOW + 5.0)
-    assert [packet.frames for packet in packets] == [[frames.Ping()], [frames.Ping()]]
+    assert [packet.frames for packet in sender.pack(NOW + 5.0)] == [[frames.Ping()], [frames.Ping()]]
     assert sender.sender.paths[0].in_flight == 2 * (frames.FRAME_BYTES + frames.PACKET_BYTES)
     assert sender.sender.paths[0].probe_at > NOW + 5.0
     sender.sender.request_probe()
@@ -237,10 +232,8 @@ def test_large_payloads_leave_the_first_of_several_paths_to_small_frames(paths: 
     sender = Sender(paths=paths)
     sender.add(10, 2_000, 2_000, 2_000)
     packets = sender.pack()
-    assert [(packet.path, kinds(packet)) for packet in packets] == [
-        (0, ["Reply"]),
-        (1 + 77 % (paths - 1), ["Cont", "Cont", "Cont"]),
-    ]
+    found = [(packet.path, kinds(packet)) for packet in packets]
+    assert found == [(0, ["Reply"]), (1 + 77 % (paths - 1), ["Cont", "Cont", "Cont"])]
 
 
 def test_large_payloads_use_the_path_with_the_fewest_bytes_in_flight() -> None:
@@ -328,8 +321,7 @@ def test_lost_fragments_are_sent_again_on_a_path_for_large_payloads() -> None:
 # -- a whole window ---------------------------------------------------------------------------------------------------
 def test_a_whole_window_ends_with_a_packet_of_any_size(sender: Sender) -> None:
     sender.add(*[900] * 30)
-    packets = sender.pack()
-    assert sizes(packets) == [4_500, 4_500, 4_500]
+    assert sizes(sender.pack()) == [4_500, 4_500, 4_500]
     assert sender.sender.paths[0].in_flight >= SETTINGS.window
     assert sender.pack() == []
     sender.ack(0, 0, 0)
@@ -485,8 +477,7 @@ def test_a_gap_is_a_loss_at_once() -> None:
     sender = PathSender(6)
     assert sender.ack(4, 4, 1, 2)
     assert [cargo.frames[0][1] for cargo in sender.lost] == [0, 3]
-    assert sender.path.retransmissions == 2
-    assert sender.path.in_flight == 400
+    assert (sender.path.retransmissions, sender.path.in_flight) == (2, 400)
     assert sender.path.unacknowledged == 1
 
 
@@ -514,13 +505,11 @@ def test_a_cargo_that_was_delivered_in_another_packet_is_not_lost() -> None:
 
 def test_a_cargo_is_not_lost_while_another_copy_is_in_flight() -> None:
     sender = PathSender(1)
-    between = Cargo([], 1)
-    sender.path.record_sent(between, 400, [], 100.0)
+    sender.path.record_sent(Cargo([], 1), 400, [], 100.0)
     sender.path.record_sent(sender.cargoes[0], 400, [], 100.0)
     assert sender.ack(1, 1)
     assert not sender.lost
-    later = Cargo([], 1)
-    sender.path.record_sent(later, 400, [], 100.0)
+    sender.path.record_sent(Cargo([], 1), 400, [], 100.0)
     assert sender.ack(3, 3, 1, 1)
     assert list(sender.lost) == sender.cargoes
 
@@ -686,6 +675,4 @@ def test_clearing_releases_everything_path() -> None:
     sender.path.ack_at = 100.0
     sender.path.clear()
     assert not sender.path.has_unacknowledged
-    assert sender.path.in_flight == 0
-    assert sender.path.received.ranges == []
-    assert sender.path.ack_at == math.inf
+    assert (sender.path.in_flight, sender.path.received.ranges, sender.path.ack_at) == (0, [], math.inf)

@@ -36,8 +36,7 @@ def test_fragments_arrive_in_any_order(order: list[int]) -> None:
 
 
 def test_a_payload_of_one_fragment() -> None:
-    reassembly = Reassembly(SETTINGS)
-    whole = reassembly.add(fragments(size=100_000)[0])
+    whole = Reassembly(SETTINGS).add(fragments(size=100_000)[0])
     assert whole == Reply(4, 0, WHOLE)
     assert type(whole.payload) is bytes
 
@@ -226,8 +225,7 @@ def test_the_share_has_a_least_size() -> None:
 def test_a_sender_counts_once() -> None:
     window, peers = window_with(4)
     window.add(peers[0])
-    assert window.senders == 4
-    assert window.share == 48_000
+    assert (window.senders, window.share) == (4, 48_000)
 
 
 def test_senders_that_have_ended_return_their_share() -> None:
@@ -261,8 +259,7 @@ def test_a_slightly_smaller_share_can_wait() -> None:
     for peer in peers:
         peer.is_window_due = False
     window.add(Peer())
-    assert window.share == 32_000
-    assert window.due == []
+    assert (window.share, window.due) == (32_000, [])
 
 
 def test_a_share_that_grew_and_shrinks_again_is_due_again() -> None:
@@ -283,8 +280,7 @@ def test_a_peer_that_sends_without_being_asked_counts_for_a_while() -> None:
         window.record(peer, 100.0 + at, recent=10.0)
     assert window.senders == 6
     window.record(peers[5], 112.5, recent=10.0)
-    assert window.senders == 3
-    assert window.share == 48_000
+    assert (window.senders, window.share) == (3, 48_000)
 
 
 def test_the_share_follows_peers_that_send_without_being_asked() -> None:
@@ -295,8 +291,7 @@ def test_the_share_follows_peers_that_send_without_being_asked() -> None:
     window.record(peers[0], 110.0, recent=10.0)
     assert window.senders == 6, "exactly as long ago as counts"
     window.record(peers[0], 110.1, recent=10.0)
-    assert window.senders == 1
-    assert window.share == 48_000
+    assert (window.senders, window.share) == (1, 48_000)
 
 
 def test_a_known_sender_does_not_divide_the_window_again() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.protocol.delivery import LargePayload, SendQueue, frame_size
+from dispatch.protocol.delivery import SendQueue, frame_size
 from dispatch.protocol.frames import CANCEL, CONT, FRAME_BYTES, REPLY, REQUEST, TRACE_BYTES, Reply, decode_payload_frame
 from dispatch.protocol.settings import Settings
 
@@ -54,15 +54,13 @@ def test_a_packet_has_room_for_so_many_small_frames() -> None:
 
 
 def test_at_least_one_frame_leaves() -> None:
-    queue = queue_with(reply(0, 900), reply(1, 10))
-    assert [frame[1] for frame in queue.pop_small(100).frames] == [0]
+    assert [frame[1] for frame in queue_with(reply(0, 900), reply(1, 10)).pop_small(100).frames] == [0]
 
 
 def test_a_payload_above_the_limit_travels_in_fragments() -> None:
     queue = SendQueue(SETTINGS)
     assert queue.add(reply(0, 1_000), 1_000) is None
     large = queue.add(reply(1, 1_001), 1_001)
-    assert isinstance(large, LargePayload)
     assert queue.large
     assert decode_payload_frame(large.head) == Reply(1, 0, b"")
     assert queue.bytes == 1_000 + FRAME_BYTES + 1_001
@@ -124,11 +122,8 @@ def test_an_unpacked_request_is_withdrawn() -> None:
     queue.withdraw_request(1)
     assert queue.bytes == before - frame_size(request(1))
     queue.withdraw_request(1)
-    assert [(frame[0], frame[1]) for frame in queue.pop_small(10_000).frames] == [
-        (REQUEST, 0),
-        (REPLY, 1),
-        (REQUEST, 2),
-    ]
+    found = [(frame[0], frame[1]) for frame in queue.pop_small(10_000).frames]
+    assert found == [(REQUEST, 0), (REPLY, 1), (REQUEST, 2)]
 
 
 def test_dropping_a_large_payload_admits_the_next_one() -> None:
@@ -327,8 +322,7 @@ def test_what_is_incomplete_stays_within_the_room_and_everything_is_sent(
             flying.append((CANCEL, argument))
         elif action == "divide":
             queue.divide_room((argument + 1) / 12)
-        retained = sum(at_receiver.values())
-        assert retained <= ROOM.max_partial_bytes // 2 or len(at_receiver) == 1
+        assert sum(at_receiver.values()) <= ROOM.max_partial_bytes // 2 or len(at_receiver) == 1
 
     for action, argument in actions:
         act(action, argument)

@@ -40,7 +40,6 @@ from dispatch.protocol.frames import (
     PING,
     REQUEST,
     TRACE_BYTES,
-    VERSION,
     Chunk,
     Close,
     End,
@@ -51,39 +50,21 @@ from dispatch.protocol.frames import (
     Window,
     decode_packet,
     encode,
-    encode_packet,
 )
 from dispatch.protocol.session import MAX_GIVEN_UP, UnmatchedReplies, check_inboxes
+from tests.helpers.handwritten_peer import HandWritten
 from tests.helpers.internals import count_retained
 from tests.helpers.session_pair import DISPATCHER, INSTANCE, DelayedSessionPair, Pair
 
 
-class HandWritten:
-    """A caller whose packets a test writes by hand: each packet has the next number."""
-
-    def __init__(self, settings: Settings | None = None) -> None:
-        self.pair = Pair(settings)
-        self.pair.exchange()
-        self.pair.take(DISPATCHER)
-        self.session = self.pair.callee
-        self._number = 50
-
-    def send(self, *frames: tuple[Any, ...], clock: int = 0, data: int = 0) -> list[Any]:
-        self._number += 1
-        header = (VERSION, self.session.id, 0, self._number, clock, 0, 0, data, 48_000)
-        packet = encode_packet(header, list(frames))
-        received = self.pair.tables[INSTANCE].receive_packet(packet, self.pair.now)
-        return [event for _, events in received for event in events]
-
-    def frames(self) -> list[Any]:
-        """Return the frames that the callee sends."""
-        sent = self.session.packets_to_send(self.pair.now)
-        return [frame for _, packet in sent for frame in decode_packet(packet).frames]
+def caller(settings: Settings | None = None) -> HandWritten:
+    """Return a caller whose packets a test writes by hand."""
+    return HandWritten(settings, of=INSTANCE)
 
 
 @pytest.fixture
 def peer() -> HandWritten:
-    return HandWritten()
+    return caller()
 
 
 def request(stream: int, deadline: int = 0, payload: bytes = b"{}") -> tuple[Any, ...]:
@@ -184,7 +165,7 @@ def test_a_cancelled_stream_drops_its_fragments() -> None:
 
 
 def test_a_cancelled_stream_is_dropped_before_it_is_sent() -> None:
-    peer = HandWritten(Settings(large_bytes=1_000, fragment_bytes=1_000, packet_bytes=1_000, window=2_000))
+    peer = caller(Settings(large_bytes=1_000, fragment_bytes=1_000, packet_bytes=1_000, window=2_000))
     peer.send(request(0))
     peer.session.send_chunk(0, bytes(50_000))
     peer.frames()
@@ -208,7 +189,7 @@ def test_memory_counts_what_is_retained(peer: HandWritten) -> None:
 
 
 def test_a_large_request_has_its_deadline_and_may_have_exactly_the_largest_size() -> None:
-    peer = HandWritten(Settings(max_payload_bytes=1_500))
+    peer = caller(Settings(max_payload_bytes=1_500))
     head = encode((*request(0, deadline=5_000)[:-1], b""))
     (event,) = peer.send((CONT, 0, 0, 1_500, 0, head, memoryview(bytes(1_500))), clock=3_000)
     assert event.deadline == pytest.approx(peer.pair.now + 2.0)
@@ -249,7 +230,7 @@ def test_a_refusal_tells_when_to_retry(peer: HandWritten) -> None:
 
 def test_too_many_gaps_end_the_session() -> None:
     """No caller that follows the protocol leaves so many; each would need memory for ever."""
-    peer = HandWritten(Settings(max_gaps=3))
+    peer = caller(Settings(max_gaps=3))
     assert [event.number for event in peer.send(request(2), request(4), request(6))] == [2, 4, 6]
     *cancelled, closed = peer.send(request(8))
     assert [event.number for event in cancelled] == [2, 4, 6]
@@ -258,7 +239,7 @@ def test_too_many_gaps_end_the_session() -> None:
 
 
 def test_too_many_cancellations_of_unknown_requests_end_the_session() -> None:
-    peer = HandWritten(Settings(max_gaps=3))
+    peer = caller(Settings(max_gaps=3))
     assert peer.send((CANCEL, 2), (CANCEL, 4), (CANCEL, 6)) == []
     assert peer.send((CANCEL, 8)) == [SessionClosed(Failure.VIOLATION)]
 
@@ -273,7 +254,7 @@ def test_fragments_of_a_request_that_was_seen_are_ignored(peer: HandWritten) -> 
 
 
 def test_a_request_above_the_limits_is_refused_once() -> None:
-    peer = HandWritten(Settings(max_payload_bytes=1_500))
+    peer = caller(Settings(max_payload_bytes=1_500))
     head = encode((*request(0)[:-1], b""))
     piece = memoryview(bytes(1_000))
     events = [peer.send((CONT, 0, offset, 2_000, 0, None if offset else head, piece)) for offset in (0, 1_000)]
@@ -285,7 +266,7 @@ def test_a_request_above_the_limits_is_refused_once() -> None:
 
 def test_a_request_beside_more_than_may_be_incomplete_is_refused_as_overload_and_its_fragments_are_dropped() -> None:
     """Its size is not the reason: the caller has begun more at once than callers do."""
-    peer = HandWritten(Settings(max_partial_bytes=2_500))
+    peer = caller(Settings(max_partial_bytes=2_500))
     peer.send((PING,))
     before = count_retained(peer.session)
     head = encode((*request(0)[:-1], b""))
@@ -310,7 +291,7 @@ def test_a_trace_context_counts_among_the_bytes_that_wait(peer: HandWritten) -> 
 
 
 def test_released_bytes_are_granted_again_in_quarters_of_the_window() -> None:
-    peer = HandWritten(Settings(data_window=4_000))
+    peer = caller(Settings(data_window=4_000))
     (event,) = peer.send(request(0, payload=bytes(2_000)), data=2_000)
     assert not [frame for frame in peer.frames() if type(frame) is Window]
     peer.session.consume(999)
@@ -400,11 +381,8 @@ def test_a_streamed_reply(peer: HandWritten) -> None:
 def test_running_requests_end_with_the_session(peer: HandWritten) -> None:
     peer.send(request(0), request(1))
     assert count_retained(peer.session) > 0
-    assert peer.session.close(peer.pair.now) == [
-        RequestCancelled(0),
-        RequestCancelled(1),
-        SessionClosed(Failure.CLOSED),
-    ]
+    found = peer.session.close(peer.pair.now)
+    assert found == [RequestCancelled(0), RequestCancelled(1), SessionClosed(Failure.CLOSED)]
     assert peer.session.close(peer.pair.now) == []
     assert peer.frames() == [Close("closed")]
     assert peer.frames() == []
@@ -464,7 +442,6 @@ def pair() -> Pair:
 def test_a_request_gets_its_reply_and_nothing_is_retained(pair: Pair) -> None:
     request = pair.ask(b'{"a": 1}')
     (received,) = pair.take(INSTANCE)
-    assert isinstance(received, RequestReceived)
     assert (received.number, received.target, received.payload) == (0, "tool", b'{"a": 1}')
     assert pair.callee.send_reply(received.number, b"done")
     pair.exchange()
@@ -490,7 +467,6 @@ def test_large_payloads_arrive_whole_in_both_directions(pair: Pair, size: int) -
     payload = random.Random(size).randbytes(size)
     request = pair.ask(payload)
     (received,) = pair.take(INSTANCE)
-    assert isinstance(received, RequestReceived)
     assert received.payload == payload
     pair.callee.consume(size)
     pair.callee.send_reply(0, payload[::-1])
@@ -697,9 +673,8 @@ def test_nothing_is_retained_of_a_request_that_is_too_large(size: int) -> None:
     assert [type(event) for event in pair.take(INSTANCE)] == [RequestReceived]
     pair.callee.send_reply(later.number, b"")
     pair.advance(1.0)
-    assert [event.reason for event in pair.take(DISPATCHER) if isinstance(event, RequestRefused)] == [
-        "request-too-large"
-    ]
+    found = [event.reason for event in pair.take(DISPATCHER) if isinstance(event, RequestRefused)]
+    assert found == ["request-too-large"]
     assert pair.caller.is_at_rest
     assert pair.callee.is_at_rest
 
@@ -746,10 +721,8 @@ def test_ended_sessions_are_counted_once_with_their_reasons() -> None:
 def test_a_session_that_was_never_open_counts_as_a_handshake() -> None:
     pair = DelayedSessionPair()
     pair.down = {"dispatcher"}
-    half_open = pair.connect()
-    pair.dispatcher.end(half_open, pair.now)
-    assert pair.dispatcher.ended.handshakes == 1
-    assert pair.dispatcher.ended.reasons == {}
+    pair.dispatcher.end(pair.connect(), pair.now)
+    assert (pair.dispatcher.ended.handshakes, pair.dispatcher.ended.reasons) == (1, {})
 
 
 def reply(stream: int) -> Reply:

@@ -63,8 +63,8 @@ from dispatch.protocol.frames import (
     encode,
     encode_packet,
 )
-from tests.helpers.handwritten_callee import HandWritten
 from tests.helpers.handwritten_packets import hello, packet, receive
+from tests.helpers.handwritten_peer import HandWritten
 from tests.helpers.internals import count_retained
 from tests.helpers.run_profile import examples
 from tests.helpers.session_pair import DISPATCHER, INSTANCE, Pair
@@ -135,8 +135,7 @@ def test_chunks_are_ordered(peer: HandWritten) -> None:
     assert peer.send((CHUNK, 0, 1, b"b")) == []
     assert peer.send((CHUNK, 0, 0, b"a")) == [ChunkReceived(request, text) for text in (b"a", b"b", b"c")]
     assert peer.send((CHUNK, 0, 0, b"a"), (CHUNK, 0, 2, b"c")) == []
-    assert request.chunks == 3
-    assert request.reply_bytes == 3
+    assert (request.chunks, request.reply_bytes) == (3, 3)
 
 
 def test_the_end_of_a_stream_waits_for_its_chunks(peer: HandWritten) -> None:
@@ -218,8 +217,7 @@ def test_a_large_request_did_not_run_until_its_last_fragment_is_packed() -> None
 def test_a_large_request_may_have_run_after_its_last_fragment() -> None:
     pair = Pair(Settings(large_bytes=1_000, fragment_bytes=1_000))
     pair.exchange()
-    request = pair.ask(bytes(5_000))
-    assert pair.caller.cancel(request) is True
+    assert pair.caller.cancel(pair.ask(bytes(5_000))) is True
 
 
 # -- deadlines --------------------------------------------------------------------------------------------------
@@ -276,15 +274,13 @@ NONCE = bytes(16)
 
 def accept(pair: Pair, **changes: Any) -> tuple[Any, ...]:
     """Return the ACCEPT of an instance that knows the secret, with some fields changed."""
-    fields = {"version": VERSION, "name": "i", "incarnation": "run", "nonce": NONCE} | changes
     proof = derive_proof("s", pair.caller.id, NONCE, "i", "run")
-    proof = changes.get("proof", proof)
-    return (ACCEPT, fields["version"], 0, fields["name"], fields["incarnation"], fields["nonce"], proof, 16_000_000)
+    fields = {"version": VERSION, "features": 0, "name": "i", "incarnation": "run", "nonce": NONCE, "proof": proof}
+    return (ACCEPT, *(fields | changes).values(), 16_000_000)
 
 
 def receive_accept(pair: Pair, frame: tuple[Any, ...]) -> list[Any]:
-    packet = encode_packet((VERSION, pair.caller.id, 0, -1, 0, 0, 0, 0, 48_000), [frame])
-    return [event for _, events in pair.tables[DISPATCHER].receive_packet(packet, pair.now) for event in events]
+    return receive(pair, DISPATCHER, packet(pair.caller.id, frame, number=-1))
 
 
 def receive_proven_accept(changes: dict[str, Any]) -> list[Any]:
@@ -379,8 +375,7 @@ def test_an_instance_that_does_not_answer_hello_is_given_up() -> None:
 
 def test_a_request_waits_for_the_handshake() -> None:
     pair = Pair()
-    request = OutgoingRequest()
-    pair.caller.send_request(request, "tool", b"{}", None, pair.now)
+    pair.caller.send_request(OutgoingRequest(), "tool", b"{}", None, pair.now)
     pair.exchange()
     assert [type(event) for event in pair.take(INSTANCE)] == [RequestReceived]
 
@@ -412,10 +407,8 @@ def test_a_reply_above_its_limit_fails_the_request(peer: HandWritten) -> None:
 def test_the_chunks_of_a_stream_are_limited_together(peer: HandWritten) -> None:
     request = peer.ask(max_reply_bytes=3)
     peer.frames()
-    assert peer.send((CHUNK, 0, 0, b"ab"), (CHUNK, 0, 1, b"c")) == [
-        ChunkReceived(request, b"ab"),
-        ChunkReceived(request, b"c"),
-    ]
+    found = peer.send((CHUNK, 0, 0, b"ab"), (CHUNK, 0, 1, b"c"))
+    assert found == [ChunkReceived(request, b"ab"), ChunkReceived(request, b"c")]
     assert peer.send((CHUNK, 0, 2, b"d")) == [RequestFailed(request, Failure.TOO_LARGE, True)]
     assert Cancel(0) in peer.frames()
 
@@ -455,8 +448,7 @@ def test_nothing_is_retained_of_a_request_that_has_ended() -> None:
     peer.send((REPLY, 2, 0, b""))
     assert [request.ahead for request in requests] == [None, None, None, {1: b""}]
     peer.session.close(peer.pair.now)
-    assert requests[3].ahead is None
-    assert requests[3].large is None
+    assert (requests[3].ahead, requests[3].large) == (None, None)
     assert peer.session.is_at_rest
 
 
@@ -508,8 +500,7 @@ LARGE = bytes(20_000)
 
 # -- keep-alive and probes --------------------------------------------------------------------------------------
 def test_waiting_requests_keep_the_session_alive() -> None:
-    settings = Settings()
-    pair = Pair(settings)
+    pair = Pair(Settings())
     pair.exchange()
     pair.ask()
     pair.advance(0.5)
@@ -775,8 +766,7 @@ def test_a_suspended_session_gives_nothing_up() -> None:
 
 def test_a_peer_is_suspect_after_an_outage_until_it_acknowledges(peer: HandWritten) -> None:
     peer.session.suspend()
-    now = peer.session.heard_at + 5
-    assert peer.session.resume(now) == [PeerSuspected()]
+    assert peer.session.resume(peer.session.heard_at + 5) == [PeerSuspected()]
     assert Ping() in peer.frames()
     assert peer.send((PING,)) == []
     assert peer.session.is_suspect
@@ -790,10 +780,8 @@ def test_a_session_that_its_callee_has_ended_during_an_outage_ends(peer: HandWri
     now = peer.session.heard_at + seconds
     peer.session.resume(now)
     assert peer.session.packets_to_send(now) == []
-    assert peer.session.handle_timer(now) == [
-        RequestFailed(unsent, Failure.RESTARTED, False),
-        SessionClosed(Failure.RESTARTED),
-    ]
+    found = peer.session.handle_timer(now)
+    assert found == [RequestFailed(unsent, Failure.RESTARTED, False), SessionClosed(Failure.RESTARTED)]
 
 
 def test_a_session_survives_a_shorter_outage(peer: HandWritten) -> None:
@@ -865,10 +853,8 @@ def test_a_session_about_to_end_sends_nothing_more() -> None:
     assert peer.session.next_timer() == until
     request = peer.ask()
     assert peer.session.packets_to_send(until) == []
-    assert peer.session.handle_timer(until) == [
-        RequestFailed(request, Failure.RESTARTED, False),
-        SessionClosed(Failure.RESTARTED),
-    ]
+    found = peer.session.handle_timer(until)
+    assert found == [RequestFailed(request, Failure.RESTARTED, False), SessionClosed(Failure.RESTARTED)]
 
 
 def test_a_doubted_peer_is_asked_for_a_sign_of_life(peer: HandWritten) -> None:

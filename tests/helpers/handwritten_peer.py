@@ -1,4 +1,4 @@
-"""A callee whose packets a test writes by hand, in a session with a caller."""
+"""A peer whose packets a test writes by hand, in a session with a genuine caller or callee."""
 
 from __future__ import annotations
 
@@ -6,28 +6,29 @@ from typing import Any
 
 from dispatch.protocol import OutgoingRequest, Settings
 from dispatch.protocol.frames import VERSION, decode_packet, encode_packet
-from tests.helpers.session_pair import DISPATCHER, Pair
+from tests.helpers.session_pair import DISPATCHER, INSTANCE, Pair
 
 
 class HandWritten:
-    """A callee whose packets a test writes by hand: each packet has the next number."""
+    """The peer of ``session``, the end ``of`` a pair: a test writes its packets by hand, and each has the next number."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
+    def __init__(self, settings: Settings | None = None, of: str = DISPATCHER) -> None:
         self.pair = Pair(settings)
         self.pair.exchange()
         self.pair.take(DISPATCHER)
-        self.session = self.pair.caller
+        self.session = self.pair.callee if of == INSTANCE else self.pair.caller
+        self._table = self.pair.tables[of]
         self._number = 50
 
-    def send(self, *frames: tuple[Any, ...], number: int | None = None) -> list[Any]:
+    def send(self, *frames: tuple[Any, ...], number: int | None = None, clock: int = 0, data: int = 0) -> list[Any]:
         self._number += 1
         number = self._number if number is None else number
-        packet = encode_packet((VERSION, self.session.id, 0, number, 0, 0, 0, 0, 48_000), list(frames))
-        received = self.pair.tables[DISPATCHER].receive_packet(packet, self.pair.now)
+        packet = encode_packet((VERSION, self.session.id, 0, number, clock, 0, 0, data, 48_000), list(frames))
+        received = self._table.receive_packet(packet, self.pair.now)
         return [event for _, events in received for event in events]
 
     def frames(self) -> list[Any]:
-        """Return the frames that the caller sends."""
+        """Return the frames that the session sends."""
         sent = self.session.packets_to_send(self.pair.now)
         return [frame for _, packet in sent for frame in decode_packet(packet).frames]
 
