@@ -110,9 +110,7 @@ class Bench:
         return " ".join(f"{name}:{got.reason}" if isinstance(got, Rejection) else name for name, got in self.told)
 
     def last(self) -> BulkheadPermit:
-        permit = self.told[-1][1]
-        assert isinstance(permit, BulkheadPermit)
-        return permit
+        return self.told[-1][1]
 
 
 def occupied(**settings: Any) -> tuple[Bench, BulkheadPermit]:
@@ -189,8 +187,7 @@ def test_outcomes_that_measure_the_service_time(outcome: Outcome, counts: bool) 
 def test_enqueue_acquires_a_free_permit_at_once() -> None:
     bench = Bench()
     assert isinstance(bench.enqueue("a"), BulkheadPermit)
-    assert bench.told == []
-    assert bench.guard.in_flight == 1
+    assert (bench.told, bench.guard.in_flight) == ([], 1)
 
 
 def test_released_permits_go_to_waiters_in_order() -> None:
@@ -227,9 +224,7 @@ def test_permit_refused_by_a_cancelled_waiter_goes_to_the_next() -> None:
     held.finish(OK)
     assert bench.names == "a b c"
     assert (bench.guard.granted, bench.guard.released, bench.guard.in_flight) == (4, 3, 1)
-    lost = bench.told[0][1]
-    assert isinstance(lost, BulkheadPermit)
-    lost.finish(OK)
+    bench.told[0][1].finish(OK)
     assert bench.guard.in_flight == 1, "what was taken back cannot come back again"
 
 
@@ -239,8 +234,7 @@ def test_thousands_of_cancelled_waiters_are_skipped_without_recursion() -> None:
         bench.wait(str(number))
     bench.absent = {str(number) for number in range(4_999)}
     held.finish(OK)
-    assert bench.guard.in_flight == 1
-    assert bench.guard.waiting == 0
+    assert (bench.guard.in_flight, bench.guard.waiting) == (1, 0)
 
 
 def test_full_queue_rejects_with_retry_after() -> None:
@@ -310,8 +304,7 @@ def test_wait_ends_at_max_wait_or_deadline_whichever_is_first() -> None:
     assert bench.names == "b:too-late"
     bench.guard.expire(1_001.0)
     assert bench.names == "b:too-late a:too-long c:too-long d:too-late"
-    assert bench.guard.next_expiry() is None
-    assert bench.guard.waiting == 0
+    assert (bench.guard.next_expiry(), bench.guard.waiting) == (None, 0)
 
 
 # -- without a max-wait: the wait follows the tool -------------------------------------------------------------------
@@ -411,8 +404,7 @@ def test_urgent_calls_are_served_first_and_displace_others_from_a_full_queue() -
     bench.wait("x", "y", priority="batch")
     assert bench.enqueue("z", priority="batch") == Rejection("bulkhead", "queue-full", None)
     bench.wait("a", priority="interactive")
-    assert bench.names == "y:queue-full"
-    assert bench.guard.waiting == 2
+    assert (bench.names, bench.guard.waiting) == ("y:queue-full", 2)
     held.finish(OK)
     bench.last().finish(OK)
     assert bench.names == "y:queue-full a x"
@@ -525,8 +517,7 @@ def test_short_queue_is_fifo_and_sheds_no_call() -> None:
     bench.wait("a", "b")
     bench.now += 9.0
     held.finish(Outcome.CANCELLED)
-    assert bench.names == "a"
-    assert bench.guard.waiting == 1
+    assert (bench.names, bench.guard.waiting) == ("a", 1)
 
 
 def test_no_call_is_shed_without_progress_or_service_time() -> None:
@@ -542,8 +533,7 @@ def test_no_call_is_shed_without_progress_or_service_time() -> None:
     assert bench.guard.service_s == 1.0
     bench.now += 10 - 1.5
     reconfigure(bench, max_wait=9)
-    assert bench.names == "c"
-    assert bench.guard.waiting == 2
+    assert (bench.names, bench.guard.waiting) == ("c", 2)
 
 
 def test_slow_tool_keeps_a_reserve_of_waiters() -> None:
@@ -595,9 +585,7 @@ def test_a_caller_that_knows_the_time_spares_readings_of_the_clock() -> None:
     bench = Bench(max_concurrent_calls=1)
     began = bench.now
     bench.now += 100.0
-    permit = bench.guard.admit(began)
-    assert isinstance(permit, BulkheadPermit)
-    permit.finish(OK, now=began + 2.0)
+    bench.guard.admit(began).finish(OK, now=began + 2.0)
     assert bench.guard.service_s == 2.0
 
 
@@ -620,8 +608,7 @@ def test_lower_limit_revokes_no_permit() -> None:
     permits[1].finish(OK)
     assert bench.names == ""
     permits[2].finish(OK)
-    assert bench.names == "a"
-    assert bench.guard.in_flight == 1
+    assert (bench.names, bench.guard.in_flight) == ("a", 1)
 
 
 def test_waiters_keep_their_expiry_when_max_wait_changes() -> None:
@@ -761,8 +748,7 @@ def waiting(door: AsyncBulkhead, **how: Any) -> asyncio.Task[BulkheadPermit | Re
 
 
 async def test_free_permit_is_acquired_without_suspending() -> None:
-    door = bulkhead()
-    entering = door.acquire()
+    entering = bulkhead().acquire()
     with pytest.raises(StopIteration) as ended:
         entering.send(None)
     granted(ended.value.value).finish(OK)
@@ -779,8 +765,7 @@ async def test_waiter_receives_the_released_permit() -> None:
     assert not second.done()
     permit.finish(OK)
     granted(await second).finish(OK)
-    assert door.guard.in_flight == 0
-    assert virtual_loop().list_timers() == []
+    assert (door.guard.in_flight, virtual_loop().list_timers()) == (0, [])
 
 
 async def test_rejection_does_not_wait() -> None:
@@ -828,11 +813,8 @@ async def test_only_an_earlier_expiry_moves_the_timer() -> None:
     await idle()
     [sooner] = loop.list_timers()
     assert sooner.when() == loop.time() + 0.5
-    assert [getattr(answer, "reason", None) for answer in await asyncio.gather(*is_waiting)] == [
-        "too-long",
-        "too-late",
-        "too-late",
-    ]
+    found = [getattr(answer, "reason", None) for answer in await asyncio.gather(*is_waiting)]
+    assert found == ["too-long", "too-late", "too-late"]
     held.finish(OK)
 
 
@@ -855,8 +837,7 @@ async def test_cancelled_waiter_is_removed_from_the_queue() -> None:
     wait = waiting(door)
     await idle()
     await cancel_task(wait)
-    assert door.guard.waiting == 0
-    assert virtual_loop().list_timers() == []
+    assert (door.guard.waiting, virtual_loop().list_timers()) == (0, [])
     held.finish(OK)
     assert door.guard.in_flight == 0
 

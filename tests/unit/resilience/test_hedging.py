@@ -104,10 +104,8 @@ class Bench:
 
 async def test_fast_attempt_is_not_hedged() -> None:
     bench = Bench(Attempt(0.9))
-    result = await bench.call()
-    assert result.name == "first"
-    assert bench.log == ["first begun 0", "first ended 0.9"]
-    assert bench.verdicts == []
+    assert (await bench.call()).name == "first"
+    assert (bench.log, bench.verdicts) == (["first begun 0", "first ended 0.9"], [])
     assert bench.recorded == [0.9]
 
 
@@ -119,8 +117,7 @@ async def test_attempt_without_a_delay_runs_in_the_callers_task() -> None:
         tasks.append(asyncio.current_task())
         return await bench.attempt(extra)
 
-    result = await bench.call(attempt=attempt)
-    assert result.name == "first"
+    assert (await bench.call(attempt=attempt)).name == "first"
     assert tasks == [asyncio.current_task()]
     assert bench.recorded == [5.0]
 
@@ -129,8 +126,7 @@ async def test_second_attempt_wins_and_the_first_is_cancelled() -> None:
     bench = Bench(Attempt(9.0), Attempt(0.5))
     assert await bench.call() == Result(Outcome.SUCCESS, "second")
     assert bench.log == ["first begun 0", "second begun 1", "second ended 1.5", "first cancelled 1.5"]
-    assert bench.verdicts == [None]
-    assert bench.budget.remaining == 29
+    assert (bench.verdicts, bench.budget.remaining) == ([None], 29)
     assert bench.recorded == [1.5], "the first one took at least that long"
 
 
@@ -173,8 +169,7 @@ async def test_first_attempt_wins_and_the_second_is_cancelled() -> None:
 
 
 async def test_first_attempt_wins_a_tie() -> None:
-    bench = Bench(Attempt(1.5), Attempt(0.5))
-    assert (await bench.call()).name == "first"
+    assert (await Bench(Attempt(1.5), Attempt(0.5)).call()).name == "first"
 
 
 async def test_the_loser_is_awaited_until_it_has_cleaned_up() -> None:
@@ -185,8 +180,7 @@ async def test_the_loser_is_awaited_until_it_has_cleaned_up() -> None:
 
 @pytest.mark.parametrize("end", [Outcome.TOOL_ERROR, Outcome.INVALID_ARGUMENTS])
 async def test_an_error_of_the_tool_is_an_answer(end: Outcome) -> None:
-    bench = Bench(Attempt(9.0), Attempt(0.5, end))
-    assert await bench.call() == Result(end, "second")
+    assert await Bench(Attempt(9.0), Attempt(0.5, end)).call() == Result(end, "second")
 
 
 @pytest.mark.parametrize("end", [Outcome.TRANSPORT, Outcome.TIMEOUT, Outcome.THROTTLED])
@@ -216,10 +210,8 @@ async def test_first_attempt_continues_without_another_instance() -> None:
     bench = Bench(Attempt(5.0))
     bench.others = False
     assert (await bench.call()).name == "first"
-    assert bench.log == ["first begun 0", "first ended 5"]
-    assert bench.verdicts == [NoHedgeReason.ALONE]
-    assert bench.budget.remaining == 30
-    assert bench.recorded == [5.0]
+    assert (bench.log, bench.verdicts) == (["first begun 0", "first ended 5"], [NoHedgeReason.ALONE])
+    assert (bench.budget.remaining, bench.recorded) == (30, [5.0])
 
 
 async def test_first_attempt_continues_without_budget() -> None:
@@ -241,8 +233,7 @@ async def test_unsent_second_attempt_is_refunded() -> None:
     bench = Bench(Attempt(2.0), refusal)
     for _ in range(OWN + 3):
         assert (await bench.call(timeout=10_000)).name == "first"
-    assert bench.verdicts == [None] * (OWN + 3)
-    assert bench.budget.remaining == 30
+    assert (bench.verdicts, bench.budget.remaining) == ([None] * (OWN + 3), 30)
 
 
 @pytest.mark.parametrize(("when", "running"), [(0.5, ["first"]), (1.2, ["first", "second"])])
@@ -281,8 +272,7 @@ async def test_loser_that_delays_its_cancellation_is_awaited() -> None:
         ended.set()
         raise asyncio.CancelledError
 
-    call = await start_task(bench.call(attempt=attempt), 1.75)
-    await cancel_task(call)
+    await cancel_task(await start_task(bench.call(attempt=attempt), 1.75))
     assert ended.is_set()
 
 
@@ -445,7 +435,6 @@ def test_hedge_requires_time_for_an_attempt() -> None:
     assert bench.admit(bench.now + 0.001) is None
     bench.learn(*[1.0] * 10)
     median = bench.durations.quantile(0.5)
-    assert median is not None
     bench.now = 0.0
     assert bench.admit(median - 1e-9) is NoHedgeReason.TOO_LATE
     assert bench.admit(median) is None

@@ -23,8 +23,7 @@ def added(bucket: LeakyBucket | CombinedBucket, now: float, cost: float = 1.0) -
 
 def test_an_empty_bucket_holds_its_burst_and_not_a_call_more() -> None:
     bucket = LeakyBucket(burst=5.0, per_second=2.0)
-    assert bucket.empty_at == NEVER
-    assert bucket.burst == 5.0
+    assert (bucket.empty_at, bucket.burst) == (NEVER, 5.0)
     assert added(bucket, 100.0) == 5
     assert bucket.empty_at == 102.5
 
@@ -72,8 +71,7 @@ def test_costs_other_than_one_count_as_what_they_are(bucket: LeakyBucket) -> Non
 
 
 def test_a_bucket_can_begin_with_something_in_it() -> None:
-    bucket = LeakyBucket(5.0, 2.0, empty_at=102.0)
-    assert added(bucket, 100.0) == 1
+    assert added(LeakyBucket(5.0, 2.0, empty_at=102.0), 100.0) == 1
 
 
 @pytest.mark.parametrize("is_asked", [False, True])
@@ -205,8 +203,7 @@ def test_no_time_sees_more_than_burst_and_rate_whatever_is_given_back(
             assert bucket.empty_at <= before
             assert bucket.empty_at >= min(before, now), "nobody gets more than an empty bucket"
         for begin, _ in went:
-            sent = sum(cost for at, cost in went if at >= begin)
-            assert sent <= burst + per_second * (now - begin) + 1e-6
+            assert sum(cost for at, cost in went if at >= begin) <= burst + per_second * (now - begin) + 1e-6
     assert bucket.time_until_fits(burst, now) == pytest.approx(max(0.0, bucket.empty_at - now))
 
 

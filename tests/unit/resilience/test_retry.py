@@ -106,8 +106,7 @@ class Bench:
 async def test_successful_call_makes_one_attempt() -> None:
     bench = Bench(OK)
     assert await bench.call() is OK
-    assert bench.attempts == [(0.0, 1, RetryTarget.ANY_INSTANCE)]
-    assert bench.verdicts == []
+    assert (bench.attempts, bench.verdicts) == ([(0.0, 1, RetryTarget.ANY_INSTANCE)], [])
 
 
 async def test_a_failure_that_no_retry_can_change_makes_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,9 +146,8 @@ async def test_tenacitys_own_loop_with_the_policys_objects_makes_the_same_attemp
         result = await theirs.attempt(state.attempt_number, RetryTarget.ANY_INSTANCE)
         may_run = may_have_run(result.outcome, sent=result.sent)
         state.set_result(FailedAttempt(result, asyncio.get_running_loop().time(), deadline, may_run, keyed))
-    assert [(at - began, number) for at, number, _ in theirs.attempts] == [
-        (pytest.approx(at), number) for at, number, _ in ours.attempts
-    ]
+    found = [(at - began, number) for at, number, _ in theirs.attempts]
+    assert found == [(pytest.approx(at), number) for at, number, _ in ours.attempts]
     assert waits == [each.wait for each in ours.verdicts if isinstance(each, RetryDecision)]
     assert theirs.budget.remaining == remaining
 
@@ -162,10 +160,8 @@ async def test_attempts_repeat_after_backoff_until_one_succeeds() -> None:
         (1.5, 2, RetryTarget.ANY_INSTANCE),
         (3.5, 3, RetryTarget.ANY_INSTANCE),
     ]
-    assert bench.verdicts == [
-        RetryDecision(0.5, RetryTarget.ANY_INSTANCE),
-        RetryDecision(1.0, RetryTarget.ANY_INSTANCE),
-    ]
+    found = bench.verdicts
+    assert found == [RetryDecision(0.5, RetryTarget.ANY_INSTANCE), RetryDecision(1.0, RetryTarget.ANY_INSTANCE)]
     assert bench.budget.remaining == 28
 
 
@@ -189,8 +185,7 @@ async def test_retry_respects_the_idempotency_key(keyed: bool) -> None:
     bench = Bench(OK, repeatable=False)
     options: dict[str, Any] = {"deadline": START + 100, "keyed": keyed, "listener": bench.verdicts.append}
     first = Result(Outcome.TIMEOUT, remembered=True)
-    end = await retry(first, bench.attempt, bench.retrying, **options)
-    assert end is (OK if keyed else first)
+    assert await retry(first, bench.attempt, bench.retrying, **options) is (OK if keyed else first)
 
 
 async def test_retry_after_is_waited_for() -> None:
@@ -262,8 +257,7 @@ async def test_late_backoff_is_not_followed_by_an_attempt() -> None:
 async def test_cancellation_ends_attempt_and_backoff_at_once(when: float) -> None:
     """Cancelled in the first attempt, while waiting, in the second attempt: never swallowed, never retried."""
     bench = Bench(LOST, LOST, OK)
-    call = await start_task(bench.call(), when)
-    await cancel_task(call)
+    await cancel_task(await start_task(bench.call(), when))
     assert asyncio.get_running_loop().time() == START + when
     assert len(bench.attempts) == (1 if when < 1.5 else 2)
     assert bench.budget.remaining == (29 if when == 2.0 else 30), "a retry that was not begun is given back"
@@ -308,8 +302,7 @@ async def test_concurrent_calls_share_no_state() -> None:
 
         return with_retries(attempt, bench.retrying, deadline=START + 100)
 
-    ends = await asyncio.gather(*map(call, range(10)))
-    assert ends == [OK] * 10
+    assert await asyncio.gather(*map(call, range(10))) == [OK] * 10
     assert seen == {which: list(range(1, which % 3 + 2)) for which in range(10)}
 
 
@@ -536,7 +529,6 @@ def test_time_of_exactly_the_median_permits_a_retry_without_backoff() -> None:
 def test_backoff_leaves_time_for_the_attempt() -> None:
     bench = DecisionBench(Retry(initial_backoff=2.0), took=1.0, drawn=0.5)
     median = bench.durations.quantile(0.5)
-    assert median is not None
     assert bench.wait(deadline=NOW + 2) == pytest.approx((2 - median) / 2)
     assert bench.wait(deadline=NOW + 2.5, retry_after=0.5) == pytest.approx(0.5 + (2 - median) / 2)
     assert bench.wait(deadline=NOW + 30) == pytest.approx(1.0)
