@@ -99,7 +99,6 @@ test: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 ## Two processes fill two cores: these tests seldom wait, and each more collects all of them again.
-test-fast: JOBS = 2
 test-fast: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not process and not slow and not costly and not long' --ignore tests/benchmarks --ignore tests/adapters --ignore tests/integration \
 	  --hypothesis-profile=fast $(ARGS)

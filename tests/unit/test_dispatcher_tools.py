@@ -611,6 +611,7 @@ def test_anything_else_is_refused_when_connecting(grants: Any) -> None:
 
 # -- a watched file ---------------------------------------------------------------------------------------------------
 @pytest.mark.wall_clock
+@pytest.mark.costly
 async def test_a_changed_file_is_in_force_within_seconds_and_a_broken_one_is_not(tmp_path: Path) -> None:
     file = tmp_path / "grants.json"
     file.write_text(json.dumps({"users": {"alice": ["tools:*"]}}))
@@ -872,6 +873,7 @@ class Echo(dispatch.ToolService):
 
 
 @pytest.mark.wall_clock
+@pytest.mark.costly
 async def test_the_service_receives_the_edited_value(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "tools")
     write_file(folder, "tool-service/joke-service.json", SERVICE | {"config-params": [{"name": "limit"}]})

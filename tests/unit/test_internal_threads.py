@@ -40,6 +40,7 @@ async def keep_busy() -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.costly
 async def test_a_saturated_event_loop_pauses_while_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses = Pauses(monkeypatch)
     busy = asyncio.create_task(keep_busy())
@@ -74,6 +75,7 @@ async def test_an_event_loop_that_is_idle_does_not_pause(monkeypatch: pytest.Mon
     assert sum(pauses.made) <= WORK.share * used
 
 
+@pytest.mark.costly
 async def test_an_event_loop_that_is_idle_is_seldom_woken(monkeypatch: pytest.MonkeyPatch) -> None:
     checks: list[float] = []
     monkeypatch.setattr(time, "thread_time", lambda: checks.append(0.0) or 0.0)

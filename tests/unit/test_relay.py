@@ -722,6 +722,7 @@ async def test_a_relay_of_flows_says_so(
 
 
 @pytest.mark.wall_clock
+@pytest.mark.costly
 async def test_a_service_manager_that_reads_nothing_holds_up_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

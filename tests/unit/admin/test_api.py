@@ -261,6 +261,7 @@ class Shop:
         return "3"
 
 
+@pytest.mark.costly
 async def test_a_service_has_one_name_in_all_processes_the_id_of_its_descriptor() -> None:
     broker = f"memory://{uuid4().hex}"
     keys, tools = {"id": "shop-of-today"}, [{"name": "price", "description": "Price of an item"}]
@@ -363,6 +364,7 @@ async def test_a_circuit_is_forced_open_and_closed_again(caplog: pytest.LogCaptu
     assert "action: open circuit price by 'alice' (wrong prices)" in caplog.text
 
 
+@pytest.mark.costly
 async def test_an_action_with_a_duration_is_undone() -> None:
     async with observed() as it:
         event = await act(it, "/api/circuits/price", action="open", **{"for": 0.2})
@@ -423,6 +425,7 @@ async def test_the_level_of_a_logger_is_set_for_a_while() -> None:
     assert logger.level == before  # the endpoint has ended, and with it what would undo the action later
 
 
+@pytest.mark.costly
 async def test_of_two_services_of_a_process_the_one_that_is_named_is_drained() -> None:
     broker = f"memory://{uuid4().hex}"
     functions = {"shop": price, "depot": order}
@@ -451,6 +454,7 @@ async def test_of_two_services_of_a_process_the_one_that_is_named_is_drained() -
     await admin.close()
 
 
+@pytest.mark.costly
 async def test_the_latest_action_on_a_target_replaces_the_earlier_ones_and_their_end() -> None:
     clock = logging.getLogger("dispatch.clock")
     logger = logging.getLogger("dispatch.calls")
@@ -517,6 +521,7 @@ async def test_a_service_that_is_called_without_a_tool_is_listed_and_has_a_circu
         await act(it, "/api/circuits/service:nothing", 404, action="open")
 
 
+@pytest.mark.costly
 async def test_a_source_is_read_again_and_a_held_definition_is_approved(tmp_path: Path) -> None:
     folder = tmp_path / "tools"
     (folder / "tool-service").mkdir(parents=True)
@@ -630,6 +635,7 @@ async def test_a_peer_is_a_link_only_if_it_is_http() -> None:
         assert 'href="javascript' not in overview
 
 
+@pytest.mark.costly
 async def test_pages_have_what_concerns_them_and_links_that_lead_there() -> None:
     broker = f"memory://{uuid4().hex}"
     async with (
@@ -745,6 +751,7 @@ async def test_a_peer_that_answers_otherwise_does_not_hurt_the_overview() -> Non
             assert not answers
 
 
+@pytest.mark.costly
 async def test_a_peer_that_wants_a_sign_in_is_no_trouble() -> None:
     async with (
         observed(Admin(read={"bob": "read-token-0123456789"})) as peer,
@@ -755,6 +762,7 @@ async def test_a_peer_that_wants_a_sign_in_is_no_trouble() -> None:
         assert '<span class="state bad">' not in overview
 
 
+@pytest.mark.costly
 async def test_silent_peers_delay_neither_the_overview_nor_the_threads_of_the_program() -> None:
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(40)]
@@ -785,6 +793,7 @@ async def test_silent_peers_delay_neither_the_overview_nor_the_threads_of_the_pr
             ended.set()
 
 
+@pytest.mark.costly
 async def test_a_peer_is_named_as_the_commands_name_it() -> None:
     async with observed() as peer:
         url = str(peer.dispatcher.admin_url)
@@ -969,6 +978,7 @@ async def test_a_body_has_a_limit() -> None:
 
 
 @pytest.mark.parametrize(("size", "status"), [(10**12, 413), (100, 408)])
+@pytest.mark.costly
 async def test_a_body_that_does_not_arrive_holds_nothing(
     size: int, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1099,6 +1109,7 @@ async def test_an_odd_body_of_a_sign_in_is_refused() -> None:
             assert answer.status_code == 400, body
 
 
+@pytest.mark.costly
 async def test_the_catalogue_shows_what_is_shadowed() -> None:
     broker = f"memory://{uuid4().hex}"
     sources = [dispatch.Functions(price), dispatch.Announced()]

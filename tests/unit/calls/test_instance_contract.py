@@ -210,6 +210,7 @@ def test_a_caller_that_leaves_cancels_the_tool(kind: str) -> None:
     check(kind, test)
 
 
+@pytest.mark.costly
 def test_the_deadline(kind: str) -> None:
     async def test(made: Stand) -> None:
         await made.execute()  # open and connected
@@ -222,6 +223,7 @@ def test_the_deadline(kind: str) -> None:
     check(kind, test)
 
 
+@pytest.mark.costly
 def test_a_late_reply_is_nobody_else_s(kind: str) -> None:
     async def test(made: Stand) -> None:
         await made.execute()

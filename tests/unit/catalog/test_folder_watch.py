@@ -202,6 +202,7 @@ async def test_files_of_editors_are_no_change(folder: Path) -> None:
         assert follower.readings == readings + 1
 
 
+@pytest.mark.costly
 async def test_cancellation_leaves_no_thread_and_no_file_descriptor(folder: Path) -> None:
     async with follow(folder):
         pass
@@ -220,6 +221,7 @@ def watching_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "dispatch-folder"]
 
 
+@pytest.mark.costly
 async def test_a_change_without_a_notification_is_found_later(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder_watch, "RESCAN_S", 0.5)
     monkeypatch.setattr(folder_watch, "is_editor_file", lambda path: True)
@@ -277,6 +279,7 @@ async def test_forced_polling_does_not_watch(folder: Path, monkeypatch: pytest.M
     [OSError("OS file watch limit reached."), RuntimeError("Error creating recommended watcher: Too many open files")],
     ids=["watches", "instances"],
 )
+@pytest.mark.costly
 async def test_a_limit_of_the_operating_system_is_reported_once_and_the_watch_begins_when_there_is_room(
     folder: Path, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -382,6 +385,7 @@ async def test_a_partly_written_file_is_read_again_before_it_is_reported(folder:
     assert (await discovery)[1].raw == TOOL | {"description": "Tell another joke"}
 
 
+@pytest.mark.costly
 async def test_each_partly_written_file_is_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = Folder(folder)
     source.load()
@@ -419,6 +423,7 @@ async def test_a_folder_that_is_never_complete_is_reported(folder: Path, monkeyp
         await source.discover()
 
 
+@pytest.mark.costly
 async def test_a_partly_written_yaml_file_is_read_again_although_it_is_valid(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -539,6 +544,7 @@ def forbid(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], object
     ],
     ids=["syntax-error", "contradiction", "missing-folder", "too-many-files", "missing-permission"],
 )
+@pytest.mark.costly
 async def test_the_last_valid_catalogue_stays_in_force(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, break_folder: Break, problem: str
 ) -> None:

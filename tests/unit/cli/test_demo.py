@@ -110,6 +110,7 @@ def test_deviation_is_shown_and_fails(run: Run, monkeypatch: pytest.MonkeyPatch,
     assert f"Unexpected: {deviation}" in end.err
 
 
+@pytest.mark.costly
 def test_a_port_of_the_admin_endpoint_that_is_taken_is_said(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -308,6 +308,7 @@ def test_no_broker_is_exit_code_4(run: Run, folder: Path) -> None:
     assert [source["ok"] for source in value["sources"]] == [True, False]
 
 
+@pytest.mark.costly
 def test_a_config_service_that_does_not_answer(
     run: Run, store: ConfigStore, give: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from tests.helpers.metrics_port import expose_metrics
 CATALOG = dispatch.Catalog.of([SERVICE], [TOOL, TOOL | {"name": "sing"}])
 
 
+@pytest.mark.costly
 async def test_the_circuits_of_two_dispatchers() -> None:
     telemetry = dispatch.Telemetry(registry=CollectorRegistry())
     with expose_metrics(telemetry) as port:

@@ -465,6 +465,7 @@ async def test_provided_values_reach_functions_of_dispatchers() -> None:
 
 
 @pytest.mark.wall_clock
+@pytest.mark.costly
 async def test_a_thread_that_outlives_its_request_keeps_its_place() -> None:
     proceed = threading.Event()
 

@@ -270,6 +270,7 @@ async def test_of_a_storm_of_lines_on_stdout_few_are_looked_at(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("is_stream", [False, True], ids=["json", "events"])
+@pytest.mark.costly
 async def test_an_unreadable_reply_over_http_ends_its_call(logged: pytest.LogCaptureFixture, is_stream: bool) -> None:
     answers = dict(enumerate(MALFORMED.values()))
 
@@ -381,6 +382,7 @@ async def test_unusual_replies_over_http_that_are_results(logged: pytest.LogCapt
     assert SECRET not in logged.text
 
 
+@pytest.mark.costly
 async def test_a_call_that_is_cancelled_leaves_no_connection_at_a_server_that_never_answers() -> None:
     for answer in (Answer(is_open=True), Answer(": nothing\n\n", kind="text/event-stream", is_open=True)):
         async with over_http(answer) as (dispatcher, server):
@@ -389,6 +391,7 @@ async def test_a_call_that_is_cancelled_leaves_no_connection_at_a_server_that_ne
             await until(lambda server=server: server.open == 0)
 
 
+@pytest.mark.costly
 async def test_a_stream_that_a_server_ends_before_the_reply_is_resumed_until_its_call_is_cancelled() -> None:
     begin = Answer("id: \xc3\xa9 7\ndata:\n\n", kind="text/event-stream")
     async with over_http(begin) as (dispatcher, server):
@@ -648,6 +651,7 @@ async def test_a_session_that_has_ended_with_the_status_404_is_opened_again_what
             assert server.requests.count("initialize") == 2
 
 
+@pytest.mark.costly
 async def test_a_session_that_a_server_answers_with_its_own_failure_is_opened_again_for_the_next_call() -> None:
     async with over_http(Answer(GOOD), refuse=Answer("TypeError", 500, "text/plain")) as (dispatcher, server):
         assert await dispatcher.call("work", {}) == "fine"
@@ -669,6 +673,7 @@ async def test_an_error_in_a_session_that_the_server_knows_ends_only_its_call(st
         assert server.requests.count("initialize") == 1
 
 
+@pytest.mark.costly
 async def test_a_server_that_knows_no_session_at_all_is_not_asked_without_a_pause() -> None:
     with scripted_http(Answer(GOOD), refuse=Answer("", 404)) as server:
         server.sessions = type("Nothing", (set,), {"add": lambda *_: None})()
@@ -1175,6 +1180,7 @@ async def test_a_stream_that_ends_at_once_is_not_opened_again_without_a_pause() 
     assert [re.findall(r"retry: (\d+)", text) for text in texts] == [[f"{1000 * n}"] for n in (1, 2, 4, 8, 10, 10)]
 
 
+@pytest.mark.costly
 async def test_a_notification_without_a_response_does_not_hold_later_messages() -> None:
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1_000)

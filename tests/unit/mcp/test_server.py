@@ -793,6 +793,7 @@ class Notifications:
 @pytest.mark.wall_clock
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("channel", CHANNELS)
+@pytest.mark.costly
 async def test_many_changes_are_one_notification(channel: Channel, mode: Mode) -> None:
     seen = Notifications()
     async with (
@@ -829,6 +830,7 @@ async def test_a_client_that_does_not_listen_gets_the_new_list(channel: Channel,
 
 @pytest.mark.wall_clock
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.costly
 async def test_changed_permissions_change_the_list(mode: Mode, tmp_path: Path) -> None:
     file = tmp_path / "grants.json"
     file.write_text(json.dumps({"users": {"alice": []}}))
@@ -862,6 +864,7 @@ async def test_a_closed_session_leaves_nothing_behind(mode: Mode) -> None:
 
 
 @pytest.mark.wall_clock
+@pytest.mark.costly
 async def test_an_equal_catalogue_is_no_change() -> None:
     seen = Notifications()
     async with (

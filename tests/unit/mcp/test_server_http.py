@@ -427,6 +427,7 @@ async def open_session(url: str) -> str:
 
 
 @pytest.mark.wall_clock
+@pytest.mark.costly
 async def test_a_client_that_does_not_read_an_answer_holds_up_no_other_answer_of_its_session() -> None:
     sent = 0
 

@@ -147,6 +147,7 @@ async def test_a_message_that_is_too_large_has_an_answer(monkeypatch: pytest.Mon
 
 
 @pytest.mark.wall_clock
+@pytest.mark.costly
 async def test_a_client_that_reads_no_answers_is_not_read_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch.mcp.server, "MAX_WRITING", 50)
     monkeypatch.setattr(dispatch.mcp.server, "CHUNK_BYTES", 4_096)
@@ -173,6 +174,7 @@ async def test_a_client_that_reads_no_answers_is_not_read_without_an_end(monkeyp
 
 @pytest.mark.wall_clock
 @pytest.mark.parametrize(("seconds", "error"), [(2.0, None), (60.0, "timeout")])
+@pytest.mark.costly
 async def test_a_client_that_closes_stdin_has_each_answer_within_the_limits_of_its_call(
     seconds: float, error: str | None
 ) -> None:

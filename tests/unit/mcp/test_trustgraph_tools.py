@@ -65,6 +65,7 @@ async def test_a_server_that_is_out_of_reach(url: str, caplog: pytest.LogCapture
         assert "Fix: " in caplog.text
 
 
+@pytest.mark.costly
 async def test_a_call_of_a_server_that_answers_nothing_was_not_executed() -> None:
     store = ConfigStore()
     store.write("tool", "sum", mcp_tool("sum", "adder"))

@@ -989,6 +989,7 @@ async def test_a_function_without_a_docstring_is_warned_about(caplog: pytest.Log
     assert record.getMessage().startswith(f"{__name__}.undescribed has no docstring, by which models choose tools.")
 
 
+@pytest.mark.costly
 def test_metrics_without_circuits_are_told(run: Run, tmp_path: Path) -> None:
     from prometheus_client import CollectorRegistry
 

@@ -74,6 +74,7 @@ def file_descriptors_used_up() -> Iterator[None]:
 
 
 @pytest.mark.wall_clock
+@pytest.mark.costly
 async def test_time_in_which_the_process_did_not_run_does_not_count() -> None:
     async with greeter(CONNECTED) as broker:
         asyncio.get_running_loop().call_soon(time.sleep, 3.0)
@@ -261,6 +262,7 @@ async def test_what_a_broker_said_is_told_rather_than_that_another_is_away(nobod
 @pytest.mark.parametrize(
     "order", ["hanging first", "hanging second", "unresolved first", "closed first", "unauthorized first"]
 )
+@pytest.mark.costly
 async def test_the_broker_of_a_list_that_replies_is_found_whatever_the_others_do(nobody: str, order: str) -> None:
     async with greeter(CONNECTED) as broker, greeter(hang) as hanging, greeter(error(3, b"expired")) as strict:
         good = f"127.0.0.1:{broker.port}"
