@@ -36,8 +36,8 @@ from dispatch.cli.base import (
     begin_output,
     escape_unencodable_output,
     open_closed_streams,
-    print_err,
     report_error,
+    report_interrupt,
     with_settings,
 )
 
@@ -56,8 +56,7 @@ class ErrorHandlingGroup(TyperGroup):
         try:
             return super().parse_args(ctx, args)
         except KeyboardInterrupt:  # while typer imports pydantic; it would exit without a word
-            print_err("Interrupted.")
-            raise typer.Exit(Exit.INTERRUPTED) from None
+            raise typer.Exit(report_interrupt()) from None
         except Exception as error:
             _add_hint(error, "Options of a command are written after it.")
             raise
@@ -67,8 +66,7 @@ class ErrorHandlingGroup(TyperGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except KeyboardInterrupt:
-            print_err("Interrupted.")
-            code = Exit.INTERRUPTED
+            code = report_interrupt()
         except BrokenPipeError:
             code = _discard_output()
         except Exception as error:
@@ -172,7 +170,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code. Never raises."""
     open_closed_streams()
     escape_unencodable_output()
-    begin_output()
+    begin_output(owns_process=arguments is None)
     given = sys.argv[1:] if arguments is None else list(arguments)
     as_json = "--json" in given
     command = _build_command()
@@ -186,12 +184,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         code = end.code if isinstance(end.code, int) else Exit.OK if end.code is None else Exit.FAILED
         return code if given else Exit.USAGE  # no command was given
     except (KeyboardInterrupt, typer.Abort):
-        print_err("Interrupted.")
-        return Exit.INTERRUPTED
+        return report_interrupt()
     except Exception as error:
         if isinstance(error.__cause__, KeyboardInterrupt):  # the ImportError of pulsar-client's extension module
-            print_err("Interrupted.")
-            return Exit.INTERRUPTED
+            return report_interrupt()
         try:
             return report_error(error, "--verbose" in given or "-v" in given, as_json)
         except BrokenPipeError:

@@ -105,10 +105,23 @@ _json_printed = False
 """Whether this run has printed JSON: an error is then on stderr, so that stdout has one document, or lines of one kind."""
 
 
-def begin_output() -> None:
+_owns_process = False
+"""Whether the process is for this run alone."""
+
+
+def begin_output(owns_process: bool) -> None:
     """Begin the output of a run of the command line."""
-    global _json_printed
-    _json_printed = False
+    global _json_printed, _owns_process
+    _json_printed, _owns_process = False, owns_process
+
+
+def report_interrupt() -> Exit:
+    """Write that Ctrl-C ended the command. What it left half made, a connection for instance, is not to write a traceback
+    when it is finalised."""
+    if _owns_process:
+        sys.unraisablehook = lambda _: None
+    print_err("Interrupted.")
+    return Exit.INTERRUPTED
 
 
 def print_json(value: Any) -> None:

@@ -81,12 +81,13 @@ def test_mistakes(run: Run, option: str, value: str, fix: str) -> None:
 
 
 PROGRAM = """
-import signal, sys, pathlib
+import sys, pathlib, time
 print("arguments", sys.argv[1:], flush=True)
 if "--wait" in sys.argv:
     try:
         print("ready", flush=True)
-        signal.pause()
+        while True:
+            time.sleep(0.01)  # signal.pause() would miss a signal that came just before it
     except KeyboardInterrupt:
         pathlib.Path("cleaned-up").touch()
         sys.exit(1)
