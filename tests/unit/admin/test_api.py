@@ -156,6 +156,7 @@ async def test_an_action_with_a_mistake_is_refused_with_the_fix(path: str, body:
     ],
 )
 @pytest.mark.parametrize("path", ["/api/calls", "/api/calls/stream"])
+@pytest.mark.costly
 async def test_a_filter_of_calls_that_selects_nothing_by_mistake_is_refused(path: str, query: str, told: str) -> None:
     async with observed() as it:
         answer = await it.client.get(f"{path}?{query}")
@@ -1230,6 +1231,7 @@ async def test_metrics_are_compressed_where_the_client_accepts_it() -> None:
 @pytest.mark.parametrize(
     "accepted", ["", "identity", "gzip;q=0", "br, GZIP ; q=0.000", "*;q=0", "*, gzip;q=0", "deflate"]
 )
+@pytest.mark.costly
 async def test_metrics_are_not_compressed_where_the_client_refuses_it(accepted: str) -> None:
     async with observed() as it:
         response = await it.client.get("/metrics", headers={"Accept-Encoding": accepted})
@@ -1237,6 +1239,7 @@ async def test_metrics_are_not_compressed_where_the_client_refuses_it(accepted: 
 
 
 @pytest.mark.parametrize("accepted", ["gzip;q=0.001", "x, GZip; q=1.0", "*", "*;q=0, gzip"])
+@pytest.mark.costly
 async def test_metrics_are_compressed_where_gzip_has_a_weight(accepted: str) -> None:
     async with observed() as it:
         response = await it.client.get("/metrics", headers={"Accept-Encoding": accepted})

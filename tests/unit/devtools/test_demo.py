@@ -50,6 +50,7 @@ def assert_planned(demo: Demo, summary: Summary, seconds: float) -> None:
     assert (summary.pending, demo.board.in_flight) == (0, 0)
 
 
+@pytest.mark.costly
 def test_each_outcome_has_the_text_that_a_model_would_read() -> None:
     examples = run_demo()[1].board.examples
     assert "Call 'tell-joke' or" in examples[Outcome.REJECTED].message

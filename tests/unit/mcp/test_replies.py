@@ -639,6 +639,7 @@ async def test_a_session_that_the_server_has_forgotten_is_opened_again(
     [Answer(result({})), Answer("", 400), Answer("", 405), error(-32601, "no such method", 404)],
     ids=["200", "400", "405", "404"],
 )
+@pytest.mark.costly
 async def test_a_session_that_has_ended_with_the_status_404_is_opened_again_whatever_a_ping_is_answered(
     ping: Answer,
 ) -> None:
