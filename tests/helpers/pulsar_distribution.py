@@ -27,7 +27,7 @@ BASE = "4.0.8"
 
 # Pulsar's own pom manages the versions of its dependencies: without it Maven takes others, some of which do not fit.
 _POM = """\
-<project xmlns="http://maven.apache.org/POM/4.0.0">
+<project>
   <modelVersion>4.0.0</modelVersion>
   <groupId>tool-dispatch</groupId>
   <artifactId>pulsar-jars</artifactId>

@@ -265,9 +265,9 @@ def test_a_tenant_that_is_missing_is_told_and_made(run: Run, options: tuple[str,
     }
     assert f"pulsar-admin tenants create {missing}" in finding(end, f"tenant {missing}")["fix"]
     assert "dispatch doctor --fix" in finding(end, f"namespace {missing}/request")["fix"]
-    mended = run("doctor", *options, "--fix", "--json", code=0)
-    assert finding(mended, "repair")["detail"] == f"created {missing}, {missing}/request, {missing}/response"
-    assert statuses(mended)[f"round trip {missing}/request → {missing}/response"] == "ok"
+    repaired = run("doctor", *options, "--fix", "--json", code=0)
+    assert finding(repaired, "repair")["detail"] == f"created {missing}, {missing}/request, {missing}/response"
+    assert statuses(repaired)[f"round trip {missing}/request → {missing}/response"] == "ok"
     assert run("doctor", *options, "--fix", "--json").code == 0
 
 

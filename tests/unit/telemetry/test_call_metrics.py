@@ -257,7 +257,7 @@ async def test_a_call_that(story: Story, board: Board) -> None:
     async with deaf(board, policy=policy) as (dispatcher, peer):
         await story(dispatcher, peer)
         assert board.counted() == STORIES[story]
-        # In these nobody has heard of the tool, or looks.
+        # The other two create no series of the tool.
         if story not in (stream_is_never_begun, meets_a_closed_dispatcher):
             nothing_left(board)
 
