@@ -842,11 +842,12 @@ _COOKIE_PORT = re.compile(r'^bookieHost: "[^"]*:(\d+)"', re.MULTILINE)
 
 @dataclass(frozen=True)
 class Ports:
-    """Loopback ports of one broker."""
+    """Loopback ports of one broker; `tls` serves clients if the settings have a certificate."""
 
     broker: int
     web: int
     bookie: int
+    tls: int
 
 
 def apply_settings(text: str, settings: Mapping[str, str]) -> str:
@@ -913,6 +914,7 @@ class Configuration:
             "journalMaxSizeMB": "256",
             "journalMaxBackups": "1",
             "logSizeLimit": str(256 * 1024 * 1024),
+            **({"brokerServicePortTls": str(self.ports.tls)} if "tlsCertificateFilePath" in self.further else {}),
             **self.further,
         }
 
@@ -1445,10 +1447,10 @@ class LocalBroker:
 
 def _choose_ports(folder: Path, port: int, web_port: int) -> Ports:
     bookie_port = read_bookie_port(folder)
-    broker, web, bookie = [free for free in find_free_ports(6) if free not in (port, web_port, bookie_port)][:3]
+    broker, web, bookie, tls = [free for free in find_free_ports(7) if free not in (port, web_port, bookie_port)][:4]
     if bookie_port is not None:
         require_free(bookie_port, f"the data in {folder} require it; stop the process that uses it, or delete the data")
-    return Ports(port or broker, web_port or web, bookie_port or bookie)
+    return Ports(port or broker, web_port or web, bookie_port or bookie, tls)
 
 
 # The detached broker of a user, for `dispatch broker start|stop|status`.

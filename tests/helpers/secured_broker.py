@@ -19,7 +19,6 @@ from dispatch.devtools.localbroker import (
     LocalBroker,
     LocalBrokerError,
     LocalBrokerUnavailableError,
-    find_free_ports,
     run,
 )
 
@@ -97,7 +96,7 @@ class Security:
         signature = hmac.new(self._secret_file.read_bytes(), signed.encode(), hashlib.sha256).digest()
         return f"{signed}.{_base64url(signature)}"
 
-    def settings(self, tls_port: int) -> Mapping[str, str]:
+    def settings(self) -> Mapping[str, str]:
         """Return the broker's settings for tokens and TLS."""
         token_file = self.folder / "super-user.token"
         if not token_file.exists():
@@ -111,7 +110,6 @@ class Security:
             # The broker connects to itself as a client.
             "brokerClientAuthenticationPlugin": _TOKEN_PLUGIN,
             "brokerClientAuthenticationParameters": token_file.as_uri(),
-            "brokerServicePortTls": str(tls_port),
             "tlsCertificateFilePath": str(self._certificate),
             "tlsKeyFilePath": str(self._key),
             "tlsTrustCertsFilePath": str(self.ca_file),
@@ -157,20 +155,22 @@ class SecuredBroker(LocalBroker):
 
     Attributes:
         security: its keys and certificates.
-        service_url_tls: URL for clients with TLS.
     """
 
     security: Security
-    service_url_tls: str
 
     @classmethod
     def start_secured(cls, **options: Any) -> Self:
         """Start a broker; ``options``: of :meth:`LocalBroker.start`."""
         security = Security.create(Path(tempfile.mkdtemp(prefix="tool-dispatch-security-")) / "security")
-        (port,) = find_free_ports(1)
-        broker = cls.start(settings=security.settings(port), super_user_token=security.token(SUPER_USER), **options)
-        broker.security, broker.service_url_tls = security, f"pulsar+ssl://{LOOPBACK}:{port}"
+        broker = cls.start(settings=security.settings(), super_user_token=security.token(SUPER_USER), **options)
+        broker.security = security
         return broker
+
+    @property
+    def service_url_tls(self) -> str:
+        """URL for clients with TLS."""
+        return f"pulsar+ssl://{LOOPBACK}:{self._configuration.ports.tls}"
 
     @property
     def ca_file(self) -> Path:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -9,6 +10,7 @@ import threading
 from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pulsar
 import pytest
@@ -278,7 +280,7 @@ def test_every_setting_holds_and_everything_else_stays(lines: list[str], setting
 
 
 def test_the_broker_listens_on_the_loopback_only(home: Path, tmp_path: Path) -> None:
-    localbroker.Configuration(home, tmp_path / "data", localbroker.Ports(1001, 1002, 1003)).write()
+    localbroker.Configuration(home, tmp_path / "data", localbroker.Ports(1001, 1002, 1003, 1004)).write()
 
     written = properties((tmp_path / "data" / "conf" / "standalone.conf").read_text())
 
@@ -291,7 +293,7 @@ def test_the_broker_listens_on_the_loopback_only(home: Path, tmp_path: Path) -> 
 
 
 def test_a_new_start_puts_the_logs_of_the_last_one_aside(home: Path, tmp_path: Path) -> None:
-    configuration = localbroker.Configuration(home, tmp_path / "data", localbroker.Ports(1, 2, 3))
+    configuration = localbroker.Configuration(home, tmp_path / "data", localbroker.Ports(1, 2, 3, 4))
     configuration.write()
     configuration.log_file.write_text("Address already in use")
 
@@ -305,7 +307,9 @@ def test_a_new_start_puts_the_logs_of_the_last_one_aside(home: Path, tmp_path: P
 def test_a_path_with_white_space_is_refused_before_the_script_stumbles(home: Path, tmp_path: Path, part: str) -> None:
     spaced = tmp_path / "a b"
     configuration = localbroker.Configuration(
-        spaced if part == "home" else home, spaced if part == "data" else tmp_path / "data", localbroker.Ports(1, 2, 3)
+        spaced if part == "home" else home,
+        spaced if part == "data" else tmp_path / "data",
+        localbroker.Ports(1, 2, 3, 4),
     )
 
     with pytest.raises(localbroker.LocalBrokerError, match="DISPATCH_CACHE" if part == "home" else "TMPDIR"):
@@ -313,7 +317,7 @@ def test_a_path_with_white_space_is_refused_before_the_script_stumbles(home: Pat
 
 
 def test_the_command_never_wipes_and_keeps_everything_in_the_data_folder(home: Path, tmp_path: Path) -> None:
-    configuration = localbroker.Configuration(home, tmp_path / "data", localbroker.Ports(1001, 1002, 1003))
+    configuration = localbroker.Configuration(home, tmp_path / "data", localbroker.Ports(1001, 1002, 1003, 1004))
 
     command = configuration.command()
 
@@ -325,7 +329,7 @@ def test_the_command_never_wipes_and_keeps_everything_in_the_data_folder(home: P
 
 
 def test_variables_of_the_start_script_are_not_inherited(home: Path, tmp_path: Path) -> None:
-    configuration = localbroker.Configuration(home, tmp_path / "data", localbroker.Ports(1, 2, 3))
+    configuration = localbroker.Configuration(home, tmp_path / "data", localbroker.Ports(1, 2, 3, 4))
     names = ("PULSAR_EXTRA_CLASSPATH", "OPTS", "BOOKIE_CONF", "JAVA_TOOL_OPTIONS", "CLASSPATH")
     inherited = dict.fromkeys(names, "x")
 
@@ -1092,6 +1096,22 @@ def test_the_admin_interface_of_a_genuine_broker(pulsar_endpoint: Endpoint) -> N
         assert caught.value.status == 404
     finally:
         client.close()
+
+
+@pytest.mark.pulsar
+def test_a_broker_that_loses_a_port_to_another_process_starts_on_others() -> None:
+    with contextlib.ExitStack() as stack:
+        taken: list[int] = []
+
+        def take_its_port(broker: localbroker.LocalBroker) -> None:
+            if not taken:
+                taken.append(urlsplit(broker.service_url_tls).port)
+                stack.enter_context(socket.create_server((localbroker.LOOPBACK, taken[0])))
+
+        broker = stack.enter_context(SecuredBroker.start_secured(on_spawn=take_its_port))
+
+        assert taken != [urlsplit(broker.service_url_tls).port]
+        assert b"Failed to authenticate" in fakes.handshake(broker.service_url, None)
 
 
 @pytest.mark.pulsar
