@@ -40,7 +40,7 @@ _NAMES = {
         *("Annotations", "Balancing", "Breaker", "Bulkhead", "OutlierDetection"),
         *("Policy", "PolicyError", "RateLimit", "Retry", "Slo"),
     ),
-    "result": ("CallResult",),
+    "results": ("CallResult",),
     "server": ("ToolServer", "serve"),
     "serving.tool_service": ("ToolService",),
     "telemetry.events": (

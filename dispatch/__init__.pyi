@@ -47,7 +47,7 @@ from dispatch.policy import PolicyError as PolicyError
 from dispatch.policy import RateLimit as RateLimit
 from dispatch.policy import Retry as Retry
 from dispatch.policy import Slo as Slo
-from dispatch.result import CallResult as CallResult
+from dispatch.results import CallResult as CallResult
 from dispatch.server import ToolServer as ToolServer
 from dispatch.server import serve as serve
 from dispatch.serving.tool_service import ToolService as ToolService

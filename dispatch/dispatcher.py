@@ -53,8 +53,7 @@ from dispatch.permissions import Authorizer, Grants, GrantsFunction
 from dispatch.policy import DEFAULT_POLICY, PolicyLike
 from dispatch.resilience.breaker import CircuitBreaker
 from dispatch.resilience.instances import InstanceView
-from dispatch.result import CallResult
-from dispatch.results import ReadResultTool, ResultFormatter, ResultStore, ToolAnswer
+from dispatch.results import CallResult, ReadResultTool, ResultFormatter, ResultStore, ToolAnswer
 from dispatch.routing.instance import Instances
 from dispatch.search import DEFAULT_LIMIT, ToolSearch
 from dispatch.telemetry.events import CatalogChanged, Event, Events, EventStream, Listeners

@@ -59,7 +59,7 @@ from dispatch.messaging.wire import (
 )
 from dispatch.permissions import Grants, GrantsError
 from dispatch.policy import PolicyError, load_policy_keys
-from dispatch.result import CallResult
+from dispatch.results import CallResult
 from dispatch.server import DEFAULT_DRAIN_S, ToolServer
 from dispatch.serving.replies import InboundRequest
 from dispatch.serving.tool_service import RequestHandler

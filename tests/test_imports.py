@@ -35,7 +35,6 @@ PURE = (
     "resilience.breaker",
     "resilience.bulkhead",
     "resilience.durations",
-    "resilience.fair_queue",
     "resilience.instances",
     "resilience.rate_limit",
     "resilience.retry",

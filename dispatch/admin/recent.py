@@ -12,7 +12,7 @@ import msgspec
 from dispatch._internal import Clock, excerpt, scalar_text
 from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.resilience.retry import may_have_run
-from dispatch.result import CallResult
+from dispatch.results import CallResult
 from dispatch.telemetry.events import MAX_USER_CHARS, Listeners
 from dispatch.telemetry.observers import CallTrail, RequestRecord, WaitRecord
 

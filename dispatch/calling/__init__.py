@@ -39,8 +39,7 @@ from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, Too
 from dispatch.functions import FunctionTool
 from dispatch.functions.schema import NO_DECLARATION, Arguments, find_declaration
 from dispatch.messaging.wire import as_builtins
-from dispatch.result import read_tool_error
-from dispatch.results import ReadResultTool, ToolAnswer
+from dispatch.results import ReadResultTool, ToolAnswer, read_tool_error
 
 __all__ = [
     "MAX_CALLS",

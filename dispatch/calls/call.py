@@ -33,7 +33,7 @@ from dispatch.permissions import GRANTED, LOOKUP_TIMEOUT_S, Authorizer, Permissi
 from dispatch.policy import Policy, PolicyError, check_seconds
 from dispatch.protocol.settings import DEFAULT_SETTINGS
 from dispatch.resilience.aio import SingleFlight
-from dispatch.result import CallResult, ResultContent
+from dispatch.results import CallResult, ResultContent
 from dispatch.routing.instance import InFlight
 from dispatch.schemas import InvalidSchemaError, Mistake, ValidatorCache, join_mistakes
 from dispatch.telemetry.events import AUDIT, Listeners, log_decision

@@ -25,7 +25,7 @@ from dispatch.calls.attempt import Attempt
 from dispatch.errors import DispatchError, TransportError
 from dispatch.messaging.request import Answer, ChunkBuffer, Closed, Overflow, Refused, Request
 from dispatch.messaging.wire import decode_request, utf8_size
-from dispatch.result import ResultContent, read_tool_error
+from dispatch.results import ResultContent, read_tool_error
 from dispatch.telemetry.events import ExceptionLogger
 
 # The context of a call, for tools that this process executes.

@@ -26,7 +26,7 @@ from dispatch.resilience.aio import SingleFlight
 from dispatch.resilience.breaker import State
 from dispatch.resilience.fleet import FleetFigures
 from dispatch.resilience.instances import InstanceView
-from dispatch.result import CallResult
+from dispatch.results import CallResult
 from dispatch.routing.channels import Channels
 from dispatch.routing.instance import InFlight, Instances
 from dispatch.routing.pool import PoolRegistry

@@ -42,7 +42,7 @@ from dispatch.documents import DocumentError, decode_text
 from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.messaging.wire import MAX_MESSAGE_BYTES, is_local_queue
 from dispatch.policy import DEFAULT_POLICY, MAX_SECONDS, Policy
-from dispatch.result import CallResult
+from dispatch.results import CallResult
 from dispatch.routing.discovery import WARN_MISSING_S
 from dispatch.routing.instance import SHARED
 from dispatch.schemas import SchemaValidator

@@ -30,7 +30,7 @@ from dispatch.messaging.wire import Property, decode_request
 from dispatch.policy import DEFAULT_POLICY, Policy, RateLimit
 from dispatch.resilience.breaker import BreakerRules, State
 from dispatch.resilience.instances import InstanceView
-from dispatch.result import CallResult
+from dispatch.results import CallResult
 from dispatch.server import ToolServer
 from dispatch.serving.plain import ReplyRouter
 from dispatch.serving.tool_service import ToolService

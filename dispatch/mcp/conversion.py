@@ -65,7 +65,7 @@ from dispatch.mcp.replies import (
     find_retry_after,
 )
 from dispatch.messaging.wire import local_queue, local_reply_queue
-from dispatch.result import ResultContent
+from dispatch.results import ResultContent
 from dispatch.schemas import MAX_DEPTH, ValidatorCache
 from dispatch.telemetry.events import ExceptionLogger
 

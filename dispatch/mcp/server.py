@@ -89,8 +89,7 @@ from dispatch.documents import DocumentError, FileWatch, parse_typed, read_regul
 from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError
 from dispatch.mcp.conversion import describe_block
 from dispatch.mcp.replies import MAX_MESSAGE_BYTES, MAX_SCANNED_BYTES, MessageStream, describe_invalid
-from dispatch.result import CallResult
-from dispatch.results import ReadResultTool, ResultFormatter, ResultStore
+from dispatch.results import CallResult, ReadResultTool, ResultFormatter, ResultStore
 from dispatch.schemas import SchemaValidator, join_mistakes
 from dispatch.telemetry.events import CatalogChanged, Event, ExceptionLogger
 

@@ -19,7 +19,7 @@ from dispatch._internal import Clock, Rejection, loop_clock
 from dispatch.errors import DispatchError
 from dispatch.protocol.events import Failure, OutgoingRequest
 from dispatch.protocol.frames import CHUNK_BYTES
-from dispatch.result import ResultContent
+from dispatch.results import ResultContent
 from dispatch.telemetry.observers import NO_PROPERTIES, Counter
 
 

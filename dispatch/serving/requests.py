@@ -21,7 +21,7 @@ from dispatch.messaging.wire import (
     is_oversized,
     write_result,
 )
-from dispatch.result import read_tool_error
+from dispatch.results import read_tool_error
 from dispatch.serving.fair_places import FairPlaces
 from dispatch.serving.replies import (
     KEY_AGE_S,

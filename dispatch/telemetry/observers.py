@@ -14,7 +14,7 @@ import msgspec
 
 from dispatch._internal import NamedFields, check_function, check_instance
 from dispatch.errors import DispatchError, Outcome
-from dispatch.result import CallResult
+from dispatch.results import CallResult
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider

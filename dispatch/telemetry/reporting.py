@@ -16,7 +16,7 @@ from dispatch.errors import USER_RATE_LIMIT, DispatchError, Outcome
 from dispatch.messaging.request import Disposition
 from dispatch.protocol import SessionTable
 from dispatch.resilience.breaker import State
-from dispatch.result import CallResult
+from dispatch.results import CallResult
 from dispatch.telemetry import observers
 from dispatch.telemetry.call_metrics import (
     OTHER_TOOL,

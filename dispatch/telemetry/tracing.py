@@ -29,7 +29,7 @@ from dispatch import __version__
 from dispatch._internal import scalar_text, type_name
 from dispatch.errors import DispatchError, ErrorType, Outcome
 from dispatch.messaging.wire import json_text
-from dispatch.result import CallResult
+from dispatch.results import CallResult
 from dispatch.telemetry import observers
 from dispatch.telemetry.events import ExceptionLogger
 

@@ -44,7 +44,7 @@ from dispatch.policy import UNDECLARED, Annotations, Policy, PolicyLike, check_r
 from dispatch.resilience.aio import SingleFlight
 from dispatch.resilience.breaker import CircuitBreaker, State
 from dispatch.resilience.instances import InstanceView
-from dispatch.result import CallResult
+from dispatch.results import CallResult
 from dispatch.routing.instance import Channel, InFlight, Instances
 from dispatch.routing.pool import InstancePool, PoolKey
 from dispatch.telemetry.events import Event, Events, Listeners

@@ -9,7 +9,7 @@ import pytest
 
 from dispatch.admin.recent import MAX_UNCOUNTED, SLOT_S, SLOTS, RecentCalls
 from dispatch.errors import DispatchError, ErrorType, InvalidArgumentsError, Outcome, ToolError
-from dispatch.result import CallResult
+from dispatch.results import CallResult
 
 ERRORS: tuple[DispatchError | None, ...] = (
     *(None, None, None, ToolError("failed")),

@@ -18,7 +18,7 @@ import dispatch.testing
 from dispatch import Bulkhead, Dispatcher, Policy
 from dispatch.calls.local import FailedCallError, LocalCall, LocalResult, RefusedCallError
 from dispatch.errors import CallTimeoutError, ErrorType, Outcome, RejectedError
-from dispatch.result import ResultContent
+from dispatch.results import ResultContent
 from dispatch.routing.instance import DISCOVERY_S, GONE_S, HELLO_WAIT_S, MAX_UNANSWERED
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.clock import advance, idle, start_task

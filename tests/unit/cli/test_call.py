@@ -14,7 +14,7 @@ import pytest
 
 from dispatch import Dispatcher, ToolError, ToolServer
 from dispatch.cli.call import call_tool, show
-from dispatch.result import CallResult
+from dispatch.results import CallResult
 from dispatch.transports.memory import MemoryTransport
 from tests.helpers.cli_processes import WAIT_S, ended, started
 from tests.helpers.dispatcher_and_service import BROKER, REQUESTS, RESPONSES, catalog, serving

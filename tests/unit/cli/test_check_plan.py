@@ -41,7 +41,7 @@ from dispatch.cli.top import PAGES, TopScreen, plan_action, read_keys
 from dispatch.devtools.demo import MIN_SECONDS, Demo, Event
 from dispatch.errors import Outcome, RejectedError, ToolError
 from dispatch.policy import DEFAULT_POLICY, DEFAULT_SOURCE, Policy, PolicyError
-from dispatch.result import CallResult
+from dispatch.results import CallResult
 from tests.helpers import admin_values
 from tests.helpers.admin_values import A, B, C, call, circuit, instance, timed_out_call, tool
 from tests.helpers.clock import advance

@@ -31,7 +31,7 @@ from dispatch.mcp.conversion import read_result
 from dispatch.mcp.replies import TransportFailure
 from dispatch.mcp.sessions import Pages, ToolList
 from dispatch.mcp.transports import HttpClient, LastLine, read_retry_after, trusted_certificates
-from dispatch.result import ResultContent
+from dispatch.results import ResultContent
 from tests.helpers.mcp_servers.programs import call_until_ok, connected, until
 from tests.helpers.mcp_servers.scripted import MODERN, Answer, event, result, scripted_http, scripted_stdio, tool
 

@@ -13,7 +13,7 @@ from dispatch import search as live_index_module
 from dispatch.calls.call import FinishedCall
 from dispatch.catalog import Catalog, ServiceDescriptor, ToolDescriptor
 from dispatch.errors import Outcome
-from dispatch.result import CallResult
+from dispatch.results import CallResult
 from dispatch.search import Embedder, ToolSearch
 from dispatch.search import index as index_module
 from tests.unit.search.embedders import FailingEmbedder, HangingEmbedder, WordEmbedder, fail_to_import, load

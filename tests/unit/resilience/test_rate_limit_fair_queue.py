@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dispatch.resilience.fair_queue import WeightedFairQueue
+from dispatch.resilience.rate_limit import WeightedFairQueue
 from tests.helpers.state_machine_settings import machine
 
 T = TypeVar("T")
