@@ -250,14 +250,13 @@ class WaitQueue:
         return self.displace(-1)
 
     def pop_stale(self, now: float, age: float) -> BulkheadWaiter | None:
-        """Under overload, remove and return a waiter that has waited for ``age`` seconds; None when there is none."""
-        if self.is_overloaded:
-            for own in self._ranks:
-                if own.waiting:
-                    waiter = next(iter(own.waiting))
-                    if now - waiter.since >= age:
-                        self.remove(waiter)
-                        return waiter
+        """Remove and return a waiter that has waited for ``age`` seconds; None when there is none."""
+        for own in self._ranks:
+            if own.waiting:
+                waiter = next(iter(own.waiting))
+                if now - waiter.since >= age:
+                    self.remove(waiter)
+                    return waiter
         return None
 
     def pop_due(self, now: float) -> BulkheadWaiter | None:

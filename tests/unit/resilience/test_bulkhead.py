@@ -653,6 +653,142 @@ def test_overload_persists_across_reconfiguration() -> None:
     assert bench.guard.is_overloaded
 
 
+def test_suspended_call_lends_its_place_to_a_waiter_and_counts_again_afterwards() -> None:
+    bench, held = occupied()
+    guard = bench.guard
+    held.resume()
+    assert (guard.in_flight, guard.suspended) == (1, 0), "it was not suspended"
+    bench.wait("a", "b")
+    held.suspend()
+    held.suspend()
+    assert bench.names == "a"
+    assert (guard.in_flight, guard.suspended, guard.released, guard.waiting) == (1, 1, 0, 1)
+    held.resume()
+    held.resume()
+    assert (guard.in_flight, guard.suspended, guard.released) == (2, 0, 0), "beyond the limit of one"
+    bench.last().finish(OK)
+    assert bench.names == "a", "the place belongs to the call that was suspended"
+    held.finish(OK)
+    assert bench.names == "a b"
+    assert (guard.in_flight, guard.suspended, guard.released) == (1, 0, 2)
+
+
+def test_suspending_a_call_without_waiters_leaves_its_place_to_the_next_call() -> None:
+    bench, held = occupied()
+    held.suspend()
+    assert (bench.guard.in_flight, bench.guard.suspended) == (0, 1)
+    bench.acquire()
+    assert bench.enqueue("a", left=0.0) == Rejection("bulkhead", "too-late", None), "no place is free any more"
+
+
+def test_call_that_ends_while_suspended_frees_no_place_and_measures_nothing() -> None:
+    bench, held = occupied()
+    bench.wait("a", "b")
+    held.suspend()
+    bench.now += 0.5
+    held.finish(OK)
+    assert bench.names == "a", "its place went to a when it was suspended"
+    assert (bench.guard.in_flight, bench.guard.suspended, bench.guard.released) == (1, 0, 1)
+    assert bench.guard.service_s is None, "how long an instance was out of reach says nothing of the tool"
+
+
+def test_finished_permit_changes_nothing_any_more() -> None:
+    bench = Bench(max_concurrent_calls=2)
+    first, second = bench.acquire(), bench.acquire()
+    second.suspend()
+    for permit in (first, second):
+        permit.finish(OK)
+        permit.suspend()
+        permit.pause()
+        permit.resume()
+        permit.restart(bench.now)
+    assert (bench.guard.in_flight, bench.guard.suspended, bench.guard.released) == (0, 0, 2)
+
+
+@pytest.mark.parametrize(("places", "paused"), [(1, 0), (2, 1), (3, 1), (4, 2)])
+def test_readers_that_pause_lend_at_most_half_of_the_places(places: int, paused: int) -> None:
+    bench = Bench(max_concurrent_calls=places)
+    permits = [bench.acquire() for _ in range(places)]
+    for permit in permits:
+        permit.pause()
+    assert (bench.guard.suspended, bench.guard.in_flight) == (paused, places - paused)
+    for permit in permits:
+        permit.resume()
+    assert (bench.guard.suspended, bench.guard.in_flight) == (0, places)
+
+
+def test_service_time_of_a_call_that_was_suspended_counts_from_its_restart_only() -> None:
+    bench = Bench()
+    resumed = bench.acquire()
+    resumed.suspend()
+    bench.now += 5.0
+    resumed.resume()
+    resumed.finish(OK)
+    assert bench.guard.service_s is None
+    restarted = bench.acquire()
+    restarted.suspend()
+    bench.now += 5.0
+    restarted.restart(bench.now)
+    assert (bench.guard.in_flight, bench.guard.suspended) == (1, 0)
+    bench.now += 0.25
+    restarted.finish(OK)
+    assert bench.guard.service_s == 0.25
+
+
+def test_calls_wait_while_the_fleet_has_lent_every_place_to_other_processes() -> None:
+    bench = Bench(max_wait=None, scope="fleet")
+    bench.serve(4.0)
+    bench.guard.set_limit(0)
+    bench.now += 1_000.0
+    assert bench.guard.admit() == Rejection("bulkhead", "full", 4.0)
+    [a] = bench.wait("a", left=30.0)
+    assert a.expires == bench.now + 26.0, "it needs 4 s, and no call in flight says that it may need more"
+    bench.wait("b", left=30.0)
+    bench.expire(25.0)
+    assert bench.told == []
+    bench.guard.set_limit(1)
+    assert bench.names == "a", "a place has come back"
+    assert (bench.guard.limit, bench.guard.in_flight, bench.guard.waiting) == (1, 1, 1)
+
+
+def test_call_whose_time_ends_while_there_is_no_place_is_too_late() -> None:
+    bench = Bench(max_wait=None, scope="fleet")
+    bench.serve(4.0)
+    bench.guard.set_limit(0)
+    bench.wait("a", left=30.0)
+    bench.expire(25.999)
+    assert bench.told == []
+    bench.expire(0.001)
+    assert bench.told == [("a", Rejection("bulkhead", "too-late", 4.0))]
+
+
+def test_places_from_the_fleet_are_used_by_later_calls_when_no_call_waits() -> None:
+    bench = Bench(scope="fleet")
+    bench.guard.set_limit(2)
+    bench.acquire()
+    bench.acquire()
+    assert bench.guard.admit() == Rejection("bulkhead", "full", None)
+    bench.guard.set_limit(1)
+    assert (bench.guard.limit, bench.guard.in_flight) == (1, 2), "a lower number revokes no permit"
+    reconfigure(bench, max_concurrent_calls=9)
+    assert bench.guard.limit == 1, "the fleet divides the places, not the policy"
+
+
+@pytest.mark.parametrize(("left", "told"), [(12.0, "a:too-late"), (12.001, "a")])
+def test_call_gets_no_permit_when_calls_turn_out_to_be_too_long_for_it(left: float, told: str) -> None:
+    bench = Bench(max_wait=None, max_concurrent_calls=2)
+    slow = bench.acquire()
+    bench.now += 4.0
+    bench.acquire()
+    bench.wait("a", left=left - 4.0)
+    bench.wait("b", left=60.0)
+    bench.now += 2.0
+    slow.finish(OK)
+    assert bench.names.split()[0] == told, "calls need 6 s, as no call had shown when it came"
+    assert bench.guard.waiting == ("late" not in told)
+    assert (bench.guard.in_flight, bench.guard.granted) == (2, 3)
+
+
 def test_permits_acquired_at_the_same_instant_are_distinct() -> None:
     bench = Bench(max_concurrent_calls=2)
     assert bench.acquire() != bench.acquire()
