@@ -60,7 +60,7 @@ class Demand:
                 # As long as some ten calls take: less would be noise, and more would follow the demand too late.
                 keep = math.exp(-elapsed / min(MAX_MEMORY_S, max(MIN_MEMORY_S, MEMORY_CALLS / max(former, latest))))
                 rate = rates[user] = former * keep + latest * (1.0 - keep)
-                missed[user] = 0.0 if latest else missed.get(user, 0.0) + former * elapsed
+                missed[user] = 0.0 if latest else missed[user] + former * elapsed
                 if missed[user] > MAX_MISSED or rate < 1e-3:
                     del rates[user], missed[user]
         return dict(self._rates)
@@ -235,7 +235,12 @@ class RateLease:
         key: of the limit.
         per_second, burst: of the whole fleet.
         weights: of users; may be set in use.
+
+    Attributes:
+        limiter: whose calls wait for the rate, from :meth:`attach` on, which comes before all that follows.
     """
+
+    limiter: FleetRateLimiter
 
     def __init__(
         self, key: str, per_second: float, burst: float, weights: Mapping[str, float], share: Share, now: float
@@ -245,7 +250,6 @@ class RateLease:
         self.weights = weights
         self.demand = Demand(now)
         self.bucket = FleetBucket(burst, per_second, share, now)
-        self.limiter: FleetRateLimiter | None = None
         self._users: dict[str, float] = {}
 
     def attach(self, limiter: FleetRateLimiter) -> None:
@@ -256,7 +260,7 @@ class RateLease:
     def read(self, now: float, listed: Collection[str]) -> Iterator[tuple[str, Need, bool]]:
         """See :meth:`dispatch.resilience.fleet.Leases.read`."""
         users, bucket = self.demand.measure(now), self.bucket
-        waiting = {} if self.limiter is None else self.limiter.waiting_by_user()
+        waiting = self.limiter.waiting_by_user()
         for user, count in waiting.items():
             users[user] = users.get(user, 0.0) + count / BACKLOG_S
         self._users = users
@@ -271,15 +275,14 @@ class RateLease:
         """See :meth:`dispatch.resilience.fleet.Leases.apply`."""
         share = find(self.key, self.limit)
         apply_rate(self.bucket, share, now)
-        if self.limiter is not None:
-            ratios = {} if share.entry is None else share.entry.ratios
-            if ratios:
-                parts = {user: ratio * self._users.get(user, 0.0) for user, ratio in ratios.items()}
-                usual = max(parts.values()) or 1.0
-                self.limiter.set_weights({user: max(part / usual, 1e-3) for user, part in parts.items() if part})
-            else:
-                self.limiter.set_weights(self.weights)
-            self.limiter.admit_earlier()
+        ratios = {} if share.entry is None else share.entry.ratios
+        if ratios:
+            parts = {user: ratio * self._users.get(user, 0.0) for user, ratio in ratios.items()}
+            usual = max(parts.values()) or 1.0
+            self.limiter.set_weights({user: max(part / usual, 1e-3) for user, part in parts.items() if part})
+        else:
+            self.limiter.set_weights(self.weights)
+        self.limiter.admit_earlier()
 
 
 def apply_rate(bucket: FleetBucket, share: Share, now: float) -> None:
@@ -413,7 +416,12 @@ class QuotaLease:
         per: ``day`` or ``month``.
         time_of_day: seconds since the epoch.
         now: on the fleet's clock.
+
+    Attributes:
+        limiter: whose calls wait for the quota, from :meth:`attach` on.
     """
+
+    limiter: FleetRateLimiter
 
     def __init__(self, key: str, limit: float, per: str, time_of_day: Clock, now: float) -> None:
         self.key = key
@@ -422,7 +430,6 @@ class QuotaLease:
         self._time_of_day = time_of_day
         self.bucket = QuotaBucket()
         self.demand = Demand(now)
-        self.limiter: FleetRateLimiter | None = None
         self._called_at = now
 
     def set_limit(self, limit: float) -> None:
@@ -437,9 +444,8 @@ class QuotaLease:
 
     def read(self, now: float, listed: Collection[str]) -> Iterator[tuple[str, Need, bool]]:
         """See :meth:`dispatch.resilience.fleet.Leases.read`."""
-        demand, bucket = sum(self.demand.measure(now).values()), self.bucket
-        if self.limiter is not None and self.limiter.waiting:
-            demand += self.limiter.waiting / BACKLOG_S
+        bucket = self.bucket
+        demand = sum(self.demand.measure(now).values()) + self.limiter.waiting / BACKLOG_S
         if demand:
             self._called_at = now
         elif now - self._called_at > IDLE_S and bucket.unused > 0.0:
@@ -458,14 +464,14 @@ class QuotaLease:
                 bucket.start(share.entry.period)
             bucket.exhausted = share.entry.limit - share.entry.reserved < 1.0
         bucket.granted = max(share.part + share.extra, bucket.used + bucket.released)
-        if self.limiter is not None:
-            self.limiter.admit_earlier()
+        self.limiter.admit_earlier()
 
     def be_local(self, now: float) -> None:
         """Grant the whole quota to this process, which belongs to no fleet."""
+        bucket = self.bucket
         period, remaining = period_of(self._per, self._time_of_day())
-        self.bucket.start(period)
-        self.bucket.granted = self.limit
-        self.bucket.exhausted = True
-        self.bucket.ends_at = now + remaining
-        self.bucket.renew = self.be_local
+        bucket.start(period)
+        bucket.granted = self.limit
+        bucket.exhausted = True
+        bucket.ends_at = now + remaining
+        bucket.renew = self.be_local
