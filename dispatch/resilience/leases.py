@@ -223,8 +223,11 @@ class FleetRateLimiter(RateLimiter):
             flow.weight = weights.get(name, 1.0)
 
     def admit_earlier(self) -> None:
-        """The rate or the unused calls have grown."""
+        """The rate or the unused calls, of the tool or of users, have grown."""
         if self._expiries:
+            now = self.clock()
+            for user in self._user_queues:
+                self._place(user, now)
             self._on_earlier()
 
 

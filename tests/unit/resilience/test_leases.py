@@ -535,9 +535,19 @@ def test_tables_change_the_shares_of_users_that_call_here() -> None:
     assert shares() == [0.5, 0.5]
     bench.set_table({"rate:t:a": user_entry(0.9, granted=1.0), "rate:t:z": user_entry(0.9)})
     assert shares() == [0.9, 0.5]
+    assert bench.admitted == "a"
     assert len(bench.leases) == 2, "z has not called here"
     bench.set_table({"rate:t:b": user_entry(0.25, listing=2)})
     assert shares() == [0.5, 0.25], "a is not listed any more"
+
+
+def test_call_of_a_user_is_admitted_when_its_share_grows_before_its_wait_ends() -> None:
+    bench = UserBench({"rate:t:a": user_entry(0.05)})
+    assert bench.call("a") == [WAITS]
+    bench.now += 0.25
+    bench.set_table({"rate:t:a": user_entry(1.0)})
+    assert bench.limiter.next_at() == pytest.approx(NOW + 0.25 + 0.4875), "a fortieth of a call has drained so far"
+    assert bench.serve(0.75) == "a"
 
 
 def test_only_tables_with_users_of_the_limit_admit_their_waiting_calls() -> None:
