@@ -470,11 +470,12 @@ class QuotaLease:
         self.limiter.admit_earlier()
 
     def be_local(self, now: float) -> None:
-        """Grant the whole quota to this process, which belongs to no fleet."""
+        """Grant the whole quota to this process, which belongs to no fleet, once in a period: clocks may be set back."""
         bucket = self.bucket
         period, remaining = period_of(self._per, self._time_of_day())
-        bucket.start(period)
-        bucket.granted = self.limit
-        bucket.exhausted = True
+        if period != bucket.period:
+            bucket.start(period)
+            bucket.granted = self.limit
+            bucket.exhausted = True
         bucket.ends_at = now + remaining
         bucket.renew = self.be_local

@@ -833,6 +833,17 @@ def test_process_without_a_fleet_has_the_whole_quota_in_each_period(
     assert bench.bucket.period == following
 
 
+def test_clock_that_is_set_back_grants_no_quota_twice() -> None:
+    bench = local_quota()
+    assert bench.call("aaa") == [ADMITTED] * 3
+    bench.now += 12 * 3600.0
+    bench.time_of_day = NOON + 11 * 3600.0
+    assert not bench.bucket.try_add(1.0, bench.now)
+    assert bench.limiter.admit("a", FAR) == Rejection("rate-limit", "quota", 3600.0)
+    bench.pass_time(3600.0)
+    assert bench.call("aaaa") == [ADMITTED] * 3 + ["quota"]
+
+
 @pytest.mark.parametrize(("limit", "calls"), [(5.0, 2), (3.0, 0), (2.0, 0)])
 def test_changed_quota_counts_the_calls_of_this_period(limit: float, calls: int) -> None:
     bench = local_quota()
