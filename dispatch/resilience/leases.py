@@ -96,8 +96,7 @@ class FleetBucket(LeakyBucket):
 
     def fill_until(self, empty_at: float, now: float) -> None:
         """Be empty at ``empty_at`` at the earliest."""
-        if empty_at > now:
-            self._level = min(self.max_rate, max(self._level, (empty_at - now) * self._rate_per_sec))
+        self._level = min(self.max_rate, max(self._level, (empty_at - now) * self._rate_per_sec))
 
     def set_share(self, share: float, now: float) -> None:
         """Apply another share, from 0 to 1."""

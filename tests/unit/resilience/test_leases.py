@@ -283,6 +283,14 @@ def test_a_call_from_before_a_change_of_the_share_returns_nothing_that_has_drain
     assert bucket.level(NOW + 2.0) == pytest.approx(2.8)
 
 
+def test_a_table_that_changes_nothing_lets_calls_be_returned_whole() -> None:
+    bucket = fleet_bucket(0.5, granted=1.0)
+    assert spend(bucket) == 5
+    apply_rate(bucket, Share(0.5, 0.5, 1.0), NOW + 1.0)
+    bucket.give_back(1.0, NOW, NOW + 1.0)
+    assert bucket.level(NOW + 1.0) == pytest.approx(3.0)
+
+
 @pytest.mark.parametrize(
     ("listed", "empty_in", "calls"), [(False, 3.0, 2), (False, -1.0, 5), (False, 99.0, 0), (True, 3.0, 0)]
 )
@@ -479,8 +487,9 @@ def test_waiting_users_are_admitted_by_what_the_fleet_can_serve_of_their_demand(
     bench, lease = rate_bench(1.0, burst=1.0, max_wait=20.0, weights=weights)
     lease.demand.counts.update(a=10_000.0, b=1_000.0 * demand)
     read_one(lease, NOW + 1_000.0)
-    share = Share(1.0, 1.0, 0.0, entry(ratios=ratios))
-    lease.apply(lambda _key, _limit: share, None, NOW)
+    for each in ({"a": 0.01, "b": 1.0}, ratios):  # those of a former table are forgotten
+        share = Share(1.0, 1.0, 0.0, entry(ratios=each))
+        lease.apply(lambda _key, _limit, share=share: share, None, NOW)
     bench.now += 1_000.0
     assert bench.call("xbbbaaa") == [ADMITTED, *[WAITS] * 6]
     assert bench.serve(6.0) == order
@@ -787,11 +796,11 @@ def test_last_call_delays_the_return_of_a_quota() -> None:
     assert released == [3.0, 3.0, 3.0]
 
 
-def test_lower_number_of_calls_counts_those_that_were_made() -> None:
+def test_changed_quota_of_a_fleet_is_granted_by_the_fleet() -> None:
     bench = QuotaBench()
     bench.lease.set_limit(7.0)
     assert bench.bucket.granted == 0.0, "the fleet grants"
-    assert read_one(bench.lease, NOW)[0].limit == 7.0
+    assert read_one(bench.lease, NOW) == (Need(7.0, {OTHERS: 0.0}), False)
 
 
 def test_returned_calls_may_be_made_again_but_not_those_of_a_former_period() -> None:
