@@ -23,6 +23,7 @@ from dispatch.resilience.fleet import (
     PRESSED,
     TICK_S,
     Entry,
+    FindShare,
     Fleet,
     Need,
     Share,
@@ -55,6 +56,11 @@ NOON = datetime(2026, 10, 26, 12, tzinfo=UTC).timestamp()
 def entry(*, listing: int = 1, **values: Any) -> Entry:
     """What the table has of a listed limit."""
     return Entry(**{"limit": 10.0, "shares": [], "granted": [], "listing": listing, **values})
+
+
+def give(share: Share) -> FindShare:
+    """What a table says of every limit."""
+    return lambda _key, _limit: share
 
 
 def spend(bucket: Bucket, now: float = NOW) -> int:
@@ -488,8 +494,7 @@ def test_waiting_users_are_admitted_by_what_the_fleet_can_serve_of_their_demand(
     lease.demand.counts.update(a=10_000.0, b=1_000.0 * demand)
     read_one(lease, NOW + 1_000.0)
     for each in ({"a": 0.01, "b": 1.0}, ratios):  # those of a former table are forgotten
-        share = Share(1.0, 1.0, 0.0, entry(ratios=each))
-        lease.apply(lambda _key, _limit, share=share: share, None, NOW)
+        lease.apply(give(Share(1.0, 1.0, 0.0, entry(ratios=each))), None, NOW)
     bench.now += 1_000.0
     assert bench.call("xbbbaaa") == [ADMITTED, *[WAITS] * 6]
     assert bench.serve(6.0) == order
@@ -634,7 +639,7 @@ def test_bulkhead_reports_the_calls_in_flight_and_those_that_wait() -> None:
     for _ in range(2):
         guard.enqueue(lambda _answer: True)
     assert read_one(lease, NOW) == (Need(10.0, {OTHERS: 5.0}, {}, 3), True)
-    lease.apply(lambda _key, _limit: Share(1.0, 2.5), None, NOW)
+    lease.apply(give(Share(1.0, 2.5)), None, NOW)
     assert read_one(lease, NOW) == (Need(10.0, {OTHERS: 5.0}, {}, 3), True), "it still uses three"
 
 
@@ -673,11 +678,10 @@ def test_rejected_calls_raise_the_demand_where_none_waits(max_wait: float | None
     guard, lease = slots(max_wait=max_wait)
     guard.set_limit(2)
     hold(guard, 2)
-    assert read_one(lease, NOW) == (Need(10.0, {OTHERS: 2.0}, {}, 2), True)
-    for _ in range(5):
-        guard.admit()
-    assert read_one(lease, NOW) == (Need(10.0, {OTHERS: wanted}, {}, 2), True)
-    assert read_one(lease, NOW + 10.0)[0].users == {OTHERS: 2.0}, "they were counted"
+    for seconds in (0.0, 10.0):
+        assert isinstance(guard.admit(), Rejection)
+        assert read_one(lease, NOW + seconds) == (Need(10.0, {OTHERS: wanted}, {}, 2), True)
+    assert read_one(lease, NOW + 20.0)[0].users == {OTHERS: 2.0}, "they were counted"
 
 
 # -- the lease of a quota ----------------------------------------------------------------------------------------------
@@ -752,8 +756,7 @@ def test_calls_that_were_made_without_a_table_are_not_granted_again() -> None:
     bench.bucket.released = 0.5
     bench.grant(2.0)
     assert (bench.bucket.granted, bench.bucket.unused) == (4.5, 0.0)
-    share = Share(0.0, 5.0)
-    bench.lease.apply(lambda _key, _limit: share, None, NOW)
+    bench.lease.apply(give(Share(0.0, 5.0)), None, NOW)
     assert (bench.bucket.granted, bench.bucket.period) == (4.5, "2026-10-26"), "no table: the period goes on"
 
 
