@@ -789,6 +789,40 @@ def test_call_gets_no_permit_when_calls_turn_out_to_be_too_long_for_it(left: flo
     assert (bench.guard.in_flight, bench.guard.granted) == (2, 3)
 
 
+def test_usual_duration_of_an_answer_is_the_mean_and_the_mean_deviation() -> None:
+    bench = Bench()
+    assert bench.guard.answer_s is None
+    found = []
+    for seconds in (1.0, 2.0, 1.1):
+        bench.serve(seconds)
+        found.append(bench.guard.answer_s)
+    assert found == [1.0, pytest.approx(1.1 + 0.1), pytest.approx(1.1 + 0.09)]
+
+
+@pytest.mark.parametrize(("arrivals", "stands"), [(3, [False, False, False, True]), (2, [False] * 4)])
+def test_queue_of_a_bulkhead_stands_when_more_calls_come_than_end(arrivals: int, stands: list[bool]) -> None:
+    bench = Bench(max_concurrent_calls=2, max_wait=100.0, max_length=99)
+    permits = [bench.acquire(), bench.acquire()]
+    bench.wait("first")
+    found = []
+    for number in range(4):
+        bench.wait(*(f"{number}-{each}" for each in range(arrivals)))
+        bench.now += 1.0
+        for permit in permits:
+            permit.finish(OK)
+        permits = [answer for _, answer in bench.told[-2:] if isinstance(answer, BulkheadPermit)]
+        found.append(bench.guard.is_overloaded)
+    assert found == stands
+
+
+def test_call_with_a_max_wait_gets_a_permit_until_its_deadline() -> None:
+    bench, held = occupied()
+    bench.wait("a", left=0.5)
+    bench.now += 0.499
+    held.finish(OK)
+    assert bench.names == "a"
+
+
 def test_permits_acquired_at_the_same_instant_are_distinct() -> None:
     bench = Bench(max_concurrent_calls=2)
     assert bench.acquire() != bench.acquire()
