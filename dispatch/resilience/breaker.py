@@ -719,6 +719,7 @@ class CircuitBreaker:
             return
         self._rejects_until = max(self._rejects_until, min(instant, now + self.settings.max_retry_after))
         if self.state is not _OPEN:
+            self._opened_at = now
             self._open_duration.end_healthy_period(now, self.settings)
             self._transition_to(_OPEN, reason)
 

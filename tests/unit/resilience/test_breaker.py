@@ -653,6 +653,88 @@ def test_a_sign_of_recovery_ends_the_open_duration_once() -> None:
     assert not bench.breaker.expect_recovery(bench.now)
 
 
+def test_a_sign_of_recovery_from_before_the_service_asked_to_be_left_alone_is_ignored(bench: Bench) -> None:
+    bench.now += 1
+    bench.breaker.open_until(bench.now + 60)
+    assert not bench.breaker.expect_recovery(bench.now)
+    assert bench.refusal() == ("open", 60.0)
+    assert bench.breaker.expect_recovery(bench.now + 0.001)
+    assert bench.breaker.can_admit()
+
+
+@pytest.mark.parametrize(
+    ("instant", "remaining"), [(1004.0, 4.0), (1005.0, 4.0), (1005.5, 4.5), (1006.0, 5.0), (1030.0, 5.0)]
+)
+def test_failed_half_open_calls_of_another_dispatcher_delay_by_one_open_duration_at_most(
+    instant: float, remaining: float
+) -> None:
+    bench = Bench().opened()  # until 1005
+    bench.now += 1
+    assert bench.breaker.delay_half_open(instant, bench.now)
+    assert bench.refusal() == ("open", remaining)
+
+
+def test_half_open_calls_are_delayed_once_for_each_opening() -> None:
+    bench = Bench().opened()
+    for since in (bench.now - 1, bench.now):
+        assert not bench.breaker.delay_half_open(bench.now + 9, since), "those calls failed before the circuit opened"
+    bench.now += 3
+    assert bench.breaker.delay_half_open(bench.now + 9, bench.now)
+    bench.now += 1
+    assert not bench.breaker.delay_half_open(bench.now + 9, bench.now)
+    assert bench.refusal() == ("open", 4.0)
+    bench.now += 4
+    bench.call(Outcome.TIMEOUT)
+    assert bench.refusal() == ("open", 10.0)
+    bench.now += 8
+    assert bench.breaker.delay_half_open(bench.now + 9, bench.now)
+    assert bench.refusal() == ("open", 5.0)
+
+
+def test_of_signs_of_recovery_and_failure_the_latest_counts() -> None:
+    bench = Bench().opened()
+    assert bench.breaker.delay_half_open(1006.0, 1001.0)
+    assert bench.breaker.expect_recovery(1001.0)
+    assert not bench.breaker.delay_half_open(1007.0, 1002.0), "both were heard at once: the delay has been used"
+    assert bench.breaker.expect_recovery(1002.0)
+    assert bench.breaker.can_admit()
+    assert bench.breaker.delay_half_open(1009.0, 1003.0)
+    assert bench.refusal() == ("open", 8.0)
+
+
+@pytest.mark.parametrize("state", [each for each in State if each is not State.OPEN])
+def test_only_an_open_circuit_is_delayed(state: State) -> None:
+    bench = Bench().opened()
+    brought_to(bench, state)
+    assert not bench.breaker.delay_half_open(bench.now + 9, bench.now + 1)
+    assert (bench.breaker.state, bench.breaker.retry_after) == (state, None)
+
+
+def test_half_open_permit_is_ceded_while_another_call_has_one() -> None:
+    bench = Bench().probing()
+    first, second, third = (bench.permit() for _ in range(3))
+    assert bench.refusal() == ("probing", None)
+    for hasty in (first, second):
+        assert hasty.cede() == Rejection("breaker", "probing")
+        hasty.finish(Outcome.TIMEOUT)  # it has no permit any more
+    assert third.cede() is None, "it is the only one that can tell whether the service has recovered"
+    assert (bench.breaker.state, bench.breaker.stale) == (State.HALF_OPEN, 0)
+    for _ in range(2):
+        bench.permit()
+    assert bench.refusal() == ("probing", None)
+    third.finish(Outcome.TIMEOUT)
+    assert bench.told[-1] == ("half-open", "open", "probe-failed")
+
+
+def test_permit_of_a_closed_circuit_is_never_ceded() -> None:
+    bench = Bench(consecutive_failures=5)
+    permits = [bench.permit() for _ in range(5)]
+    assert [each.cede() for each in permits] == [None] * 5
+    for each in permits:
+        each.finish(Outcome.TIMEOUT)
+    assert bench.breaker.state is State.OPEN
+
+
 def test_a_circuit_that_an_operator_has_opened_expects_no_recovery(bench: Bench) -> None:
     bench.breaker.force_open()
     assert not bench.breaker.expect_recovery(bench.now + 1)
