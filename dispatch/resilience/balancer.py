@@ -86,7 +86,7 @@ RISE, FALL = 1.01, 0.97
 """Factors of the usual duration after a slower and a faster answer: it converges where three of four are slower."""
 
 
-class LeastRequest(Learning):
+class LeastRequest(Learning, Strategy):
     """Of ``choice_count`` instances drawn at random, the one with the fewest calls of this dispatcher for its weight.
 
     Two choices (the power of two choices) cost the same for any number of instances; with as many choices as instances, the
@@ -182,7 +182,7 @@ UNKNOWN = 1e12
 """Load per call of an instance whose latency is unknown: it gets one call, and no other until that call has ended."""
 
 
-class PeakEwma(Learning):
+class PeakEwma(Learning, Strategy):
     """Of two instances drawn at random, the one with the smaller load: latency times the calls in flight plus one.
 
     Latencies decay as in Finagle, so that a slow instance is tried again. The calls are those of this dispatcher, and those
@@ -431,8 +431,7 @@ class Balancer:
 
     def admit(self, id: str) -> None:
         """End the ejection of an instance, if it is ejected."""
-        if id in self._members:
-            self._detector.admit(self._members[id], self._clock())
+        self._detector.admit(self._members[id], self._clock())
 
     def end_hold(self, id: str) -> bool:
         """End the ejection of an instance by an operator, also if the instance has left meanwhile. False: there is none."""

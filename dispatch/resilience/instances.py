@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, exp, log, sqrt
@@ -112,22 +113,22 @@ class InstanceState:
         self.stamp = self.others_at = self.well_since = self.warm_from = self.joined
 
 
-class Strategy:
+class Strategy(ABC):
     """A balancing strategy. It may keep a position, but no list of instances: the candidates differ from call to call."""
 
     weighs = False
     """Whether weights determine the shares; otherwise all shares are equal."""
 
+    @abstractmethod
     def pick(self, candidates: Sequence[InstanceState], now: float) -> InstanceState:
         """Return one of ``candidates``: at least two, in the order of their places, in a sequence that is never modified."""
-        raise NotImplementedError
 
-    def undo_pick(self) -> None:
+    def undo_pick(self) -> None:  # noqa: B027
         """Undo the last pick, which another guard rejected. The next pick is for the same call. Here: the turn counts."""
 
 
-class Learning(Strategy):
-    """Base of strategies that use the duration of answers: an exponential moving average over time (:data:`DECAY_S`)."""
+class Learning:
+    """Mixin of strategies that use the duration of answers: an exponential moving average over time (:data:`DECAY_S`)."""
 
     peaks = False
     """Whether the average follows a rise at once and decays slowly (Finagle's peak EWMA)."""

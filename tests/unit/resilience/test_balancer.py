@@ -335,6 +335,11 @@ def test_a_throttled_one_is_better_than_one_that_is_refused() -> None:
     assert stand.pick("a").instance == "a"
 
 
+def test_the_only_instance_is_used_although_it_is_refused() -> None:
+    pick = Stand("a", admits=lambda id: False).pick()
+    assert (pick.instance, pick.panic) == ("a", True)
+
+
 def test_when_all_are_refused_all_are_used_ejected_ones_too() -> None:
     stand = Stand("abc", admits=lambda id: False)
     stand.eject("c")
@@ -737,6 +742,14 @@ def test_one_instance_and_no_other_can_be_asked_for_whoever_is_due(stand: Stand)
     assert isinstance(stand.balancer.pick_instance("b"), Pick)
     assert stand.state("b").in_flight == 2
     assert stand.balancer.pick_instance("nobody") is NO_INSTANCE
+
+
+def test_a_caller_that_knows_the_time_spares_a_reading_of_the_clock(stand: Stand) -> None:
+    stand.eject("a")
+    for now, is_ejected in ((START + 29.999, True), (START + 30, False)):
+        pick = stand.balancer.pick_instance("a", now)
+        assert isinstance(pick, Pick)
+        assert (pick.started, stand.balancer.is_ejected("a")) == (now, is_ejected)
 
 
 def test_a_glimpse_says_what_is_and_works_nothing_out() -> None:
@@ -1172,3 +1185,90 @@ def test_an_ejection_by_an_operator_ends_also_for_an_instance_that_has_left() ->
     stand.balancer.replace("abc")
     assert set(stand.picks(6)) == {"a", "b", "c"}
     assert not stand.balancer.end_hold("a")
+    stand.balancer.replace("bc")
+    assert not stand.balancer.end_hold("a"), "no operator had ejected it when it left"
+    stand.balancer.replace("abc")
+    stand.eject("b")
+    assert not stand.balancer.end_hold("b"), "no operator has ejected it"
+    assert stand.balancer.is_ejected("b")
+
+
+def held_view(stand: Stand, id: str) -> tuple[str, float | None, bool, int]:
+    seen = {each.id: each for each in stand.balancer.instances()}[id]
+    return seen.state, seen.seconds_left, seen.is_held, seen.ejections
+
+
+def test_an_operator_ejects_an_instance_without_an_end_and_admits_it_without_probation(stand: Stand) -> None:
+    stand.end("a", Outcome.TIMEOUT, 4)
+    stand.balancer.hold("a")
+    stand.wait(10_000)
+    assert held_view(stand, "a") == ("ejected", None, True, 1)
+    stand.end("a", Outcome.SUCCESS)
+    assert held_view(stand, "a") == ("ejected", None, True, 1), "an answer does not end it"
+    stand.balancer.admit("a")
+    assert held_view(stand, "a") == ("up", None, False, 1)
+    assert stand.balancer.well_since("a") == START + 10_000
+    stand.end("a", Outcome.TIMEOUT, 4)
+    assert stand.changes == [("a", "ejected", "operator"), ("a", "returned", "operator")]
+    stand.end("a", Outcome.TIMEOUT)
+    assert stand.changes[2:] == [("a", "ejected", "failures")]
+
+
+def test_an_operator_prolongs_an_ejection_and_ends_any(stand: Stand) -> None:
+    stand.eject("a")
+    assert held_view(stand, "a") == ("ejected", 30.0, False, 1)
+    stand.balancer.hold("a")
+    stand.wait(31)
+    assert held_view(stand, "a") == ("ejected", None, True, 1)
+    stand.balancer.admit("a")
+    stand.eject("b")
+    stand.balancer.admit("b")
+    assert [held_view(stand, id)[0] for id in "ab"] == ["up", "up"]
+    changes = [("a", "ejected", "failures"), ("a", "returned", "operator")]
+    assert stand.changes == [*changes, ("b", "ejected", "failures"), ("b", "returned", "operator")]
+    before = list(stand.changes)
+    pick = stand.pick()
+    stand.balancer.admit(pick.instance)
+    pick.finish(Outcome.SUCCESS)
+    assert (stand.changes, stand.balancer.stale) == (before, 0), "an instance that is not ejected stays as it is"
+
+
+def test_well_since_is_the_end_of_the_last_ejection_or_the_beginning(stand: Stand) -> None:
+    assert stand.balancer.well_since("a") == START
+    stand.wait(2)
+    stand.balancer.add("c")
+    stand.eject("a")
+    assert [stand.balancer.well_since(id) for id in "abc"] == [START, START, START + 2]
+    stand.wait(30)
+    stand.picks(1)
+    assert [stand.balancer.well_since(id) for id in "abc"] == [START + 32, START, START + 2]
+    assert stand.balancer.well_since("unknown") == math.inf
+
+
+def test_an_instance_has_asked_for_no_pause_from_the_moment_its_pause_ends(stand: Stand) -> None:
+    assert stand.balancer.has_unpaused("ab")
+    stand.end("a", Outcome.THROTTLED, retry_after=5)
+    assert stand.balancer.has_unpaused("ab")
+    stand.end("b", Outcome.THROTTLED, retry_after=7)
+    found = []
+    for _ in range(8):
+        found.append("".join(id for id in "ab" if stand.balancer.has_unpaused(id)))
+        stand.wait(1)
+    assert found == ["", "", "", "", "", "a", "a", "ab"]
+    assert not stand.balancer.has_unpaused(("unknown",))
+    assert not stand.balancer.has_unpaused(())
+    assert stand.balancer.has_unpaused(("unknown", "b"))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_without_outlier_detection_no_instance_is_ejected_or_starts_slowly(strategy: str) -> None:
+    stand = Stand("ab", strategy)
+    stand.balancer.configure(Balancing(strategy=strategy), None)
+    stand.balancer.add("c")
+    for id in "ab":
+        stand.end(id, Outcome.TIMEOUT, 500, slowness=9.0)
+    stand.end("c", Outcome.SUCCESS, 500, slowness=0.0)
+    stand.wait(10)
+    assert stand.kinds() == {"a": "up", "b": "up", "c": "up"}
+    assert stand.changes == []
+    assert not stand.pick().panic

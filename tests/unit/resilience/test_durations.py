@@ -163,14 +163,27 @@ async def test_each_caller_waits_until_its_deadline() -> None:
     assert (alone.cancelled, len(flights)) == (1, 0)
 
 
-async def test_exception_is_raised_at_every_caller() -> None:
+async def test_result_at_the_very_deadline_of_a_caller_is_returned() -> None:
     flights: SingleFlight[int] = SingleFlight()
-    work = Work(ValueError("no"))
+
+    async def work() -> int:
+        await asyncio.sleep(1)
+        return 7
+
+    patient = await start_task(flights.share("a", work, LATER))
+    assert await flights.share("a", work, START + 1) == 7
+    assert await patient == 7
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), TimeoutError("no")])
+async def test_exception_is_raised_at_every_caller(error: Exception) -> None:
+    flights: SingleFlight[int] = SingleFlight()
+    work = Work(error)
     calls = [asyncio.create_task(flights.share("a", work, LATER)) for _ in range(3)]
     await idle()
     work.go.set()
     results = await asyncio.gather(*calls, return_exceptions=True)
-    assert [str(result) for result in results] == ["no"] * 3
+    assert results == [error] * 3
     await advance(1)
     assert len(flights) == 0
 

@@ -122,6 +122,12 @@ async def test_attempt_without_a_delay_runs_in_the_callers_task() -> None:
     assert bench.recorded == [5.0]
 
 
+async def test_failure_without_a_delay_says_nothing_of_how_long_the_tool_takes() -> None:
+    bench = Bench(Attempt(5.0, Outcome.TRANSPORT), delay="p95")
+    assert await bench.call() == Result(Outcome.TRANSPORT, "first")
+    assert (bench.recorded, bench.verdicts) == ([], [])
+
+
 async def test_second_attempt_wins_and_the_first_is_cancelled() -> None:
     bench = Bench(Attempt(9.0), Attempt(0.5))
     assert await bench.call() == Result(Outcome.SUCCESS, "second")
