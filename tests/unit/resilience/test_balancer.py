@@ -744,6 +744,20 @@ def test_one_instance_and_no_other_can_be_asked_for_whoever_is_due(stand: Stand)
     assert stand.balancer.pick_instance("nobody") is NO_INSTANCE
 
 
+def test_calls_that_only_one_instance_can_serve_apply_what_is_due_too() -> None:
+    stand = Stand("ab", success_rate_min_calls=10, consecutive_failures=None)
+    stand.end("a", Outcome.TIMEOUT, 10)
+    stand.end("b", Outcome.SUCCESS, 10)
+    stand.wait(10)
+    stand.balancer.pick_instance("b")
+    assert stand.changes == [("a", "ejected", "success-rate")]
+    alone = Stand("a", max_ejection_ratio=1.0)
+    alone.eject("a")
+    alone.wait(30)
+    alone.balancer.pick_instance("a")
+    assert alone.changes == [("a", "ejected", "failures"), ("a", "returned", "over")]
+
+
 def test_a_caller_that_knows_the_time_spares_a_reading_of_the_clock(stand: Stand) -> None:
     stand.eject("a")
     for now, is_ejected in ((START + 29.999, True), (START + 30, False)):
@@ -1212,6 +1226,19 @@ def test_an_operator_ejects_an_instance_without_an_end_and_admits_it_without_pro
     assert stand.changes == [("a", "ejected", "operator"), ("a", "returned", "operator")]
     stand.end("a", Outcome.TIMEOUT)
     assert stand.changes[2:] == [("a", "ejected", "failures")]
+
+
+def test_an_instance_that_an_operator_has_ejected_is_one_of_those_that_may_be_ejected(stand: Stand) -> None:
+    pick = stand.balancer.pick_instance("a")
+    assert isinstance(pick, Pick)
+    stand.balancer.hold("a")
+    pick.finish(Outcome.SUCCESS)
+    assert stand.balancer.stale == 1, "it was picked before the ejection"
+    stand.end("b", Outcome.TIMEOUT, 5)
+    assert not stand.balancer.is_ejected("b"), "half of the instances at most"
+    stand.balancer.admit("a")
+    stand.end("b", Outcome.TIMEOUT)
+    assert stand.balancer.is_ejected("b")
 
 
 def test_an_operator_prolongs_an_ejection_and_ends_any(stand: Stand) -> None:

@@ -139,6 +139,7 @@ def test_who_comes_back_is_on_probation_until_it_answers(stand: Stand) -> None:
     stand.eject("a")
     stand.wait(30)
     stand.pick()
+    assert stand.state("a").failures == 4, "one fewer than eject"
     stand.end("a")
     assert stand.state("a").ejected_until == stand.clock.now + 60
     stand.wait(60)
@@ -155,7 +156,7 @@ def test_without_the_row_there_is_no_probation() -> None:
     stand.wait(10)
     stand.picks(1)
     stand.wait(30)
-    stand.picks(1)
+    assert stand.kinds() == {"a": "up", "b": "up"}
     assert stand.changes == [("a", "ejected", "success-rate"), ("a", "returned", "over")]
     assert stand.state("a").failures == 0
 
@@ -400,6 +401,24 @@ def test_when_the_service_is_well_again_the_ejected_return_at_once_and_on_probat
     stand.balancer.add("e")
     stand.balancer.end_ejections()
     assert stand.kinds()["e"] == "warming", "who is new is"
+
+
+def test_of_several_ejections_the_last_is_forgotten_when_the_service_is_well_again(stand: Stand) -> None:
+    stand.eject("a")
+    stand.wait(30)
+    stand.pick()
+    stand.end("a")
+    stand.balancer.end_ejections()
+    stand.end("a")
+    assert stand.state("a").ejected_until == stand.clock.now + 60, "as the second time, not the third"
+
+
+def test_an_instance_that_an_operator_has_ejected_stays_so_when_the_service_is_well_again(stand: Stand) -> None:
+    stand.eject("a")
+    stand.balancer.hold("a")
+    stand.balancer.end_ejections()
+    assert stand.changes == [("a", "ejected", "failures")]
+    assert stand.kinds() == {"a": "ejected", "b": "up"}
 
 
 NAMES = ("a", "b", "c", "d")
