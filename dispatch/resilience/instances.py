@@ -321,7 +321,7 @@ class OutlierDetector:
         self.due = -NEVER
 
     def record_outcome(
-        self, state: InstanceState, outcome: Outcome, retry_after: float | None, now: float, *, is_newer: bool = True
+        self, state: InstanceState, outcome: Outcome, retry_after: float | None, now: float, *, is_newer: bool
     ) -> None:
         """Record the outcome of an attempt that was picked in the instance's current epoch.
 

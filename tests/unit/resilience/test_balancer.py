@@ -890,6 +890,7 @@ def test_the_least_busy_of_all_is_picked_wherever_it_stands() -> None:
 def test_calls_count_for_the_weight() -> None:
     assert picked(in_flight=(1, 5, 1), weight=(1.0, 4.0, 1.0)) == "b"
     assert picked(in_flight=(1, 5, 1), weight=(5.0, 4.0, 1.0)) == "a"
+    assert picked(in_flight=(0, 3, 9), weight=(1.0, 3.0, 1.0)) == "a", "with the next call one per weight, not 4/3"
 
 
 def test_of_equals_the_one_that_has_waited_longest() -> None:
