@@ -274,6 +274,9 @@ def test_an_idle_ejected_instance_is_probed_while_the_others_are_busy() -> None:
     assert stand.changes[1:] == [("a", "returned", "answered")]
     assert stand.state("a").level == stand.state("b").level, "with its full share"
     assert stand.state("a").failures == 0, "and without probation"
+    assert stand.state("a").times == 0
+    stand.eject("a")
+    assert stand.state("a").ejected_until == stand.clock.now + 30, "the wrong ejection makes the next one no longer"
 
 
 @pytest.mark.parametrize("outcome", [Outcome.TIMEOUT, Outcome.TRANSPORT, Outcome.CANCELLED, Outcome.REJECTED])
