@@ -123,7 +123,7 @@ class Strategy(ABC):
     def pick(self, candidates: Sequence[InstanceState], now: float) -> InstanceState:
         """Return one of ``candidates``: at least two, in the order of their places, in a sequence that is never modified."""
 
-    def undo_pick(self) -> None:  # noqa: B027
+    def undo_pick(self) -> None:  # noqa: B027 - most strategies have nothing to undo
         """Undo the last pick, which another guard rejected. The next pick is for the same call. Here: the turn counts."""
 
 
