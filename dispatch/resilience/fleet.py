@@ -243,8 +243,7 @@ def divide(
     equal = rest / len(members)
     parts = dict.fromkeys(members, equal)
     for member, need in needs.items():
-        if member in parts:
-            parts[member] += sum(demand * ratios.get(user, 0.0) for user, demand in need.users.items())
+        parts[member] += sum(demand * ratios.get(user, 0.0) for user, demand in need.users.items())
     return parts, ratios if total > limit else {}
 
 
@@ -408,10 +407,10 @@ class _Division:
         self.limit = limit = min((need.limit for need in needs.values()), default=self.limit)
         equal = {each: limit / len(members) for each in members}
         parts, self.ratios = divide(limit, needs, members)
-        is_calm = all(need.demand <= PRESSED * equal[each] for each, need in needs.items() if each in equal)
+        is_calm = all(need.demand <= PRESSED * equal[each] for each, need in needs.items())
         if is_calm:
             parts = equal
-        least = 0.0 if is_calm or alone else LEAST_CHANGE
+        least = 1e-9 if is_calm or alone else LEAST_CHANGE
         if self.kind == SLOTS:
             parts = round_parts(parts, int(limit))
             callers = [each for each in members if each in needs and needs[each].demand >= 1.0]
@@ -450,7 +449,7 @@ class _Division:
             self.calm_since = now
         if self.pool:
             hungry = {each: max(0.0, need.demand - raised.get(each, 0.0) * limit) for each, need in needs.items()}
-            hungry = {each: part for each, part in hungry.items() if part > self.shares.get(each, math.inf) * limit}
+            hungry = {each: part for each, part in hungry.items() if part > self.shares[each] * limit}
             if receivers := hungry or raised:
                 self._grant(receivers)
 
@@ -498,15 +497,19 @@ class _Division:
                 raised[each] = give
         return raised
 
+    def start(self, period: str, reserved: float = 0.0) -> None:
+        """Begin a period of the quota."""
+        self.period, self.reserved = period, reserved
+        self.shares = dict.fromkeys(self.shares, 0.0)
+        self.released = {}
+
     def update_quota(self, needs: Mapping[str, Need], members: Sequence[str], period: str) -> None:
         """Grant calls of the quota for :data:`CHUNK_S` of each member's demand."""
         self.limit = min((need.limit for need in needs.values()), default=self.limit)
         if period != self.period:
-            self.period, self.reserved = period, 0.0
-            self.shares = dict.fromkeys(members, 0.0)
-            self.released = {}
+            self.start(period)
         for each, need in needs.items():
-            if each not in self.shares or need.period != period:
+            if need.period != period:
                 continue
             self.reserved -= need.released - self.released.get(each, 0.0)
             self.released[each] = need.released
@@ -516,7 +519,7 @@ class _Division:
                 self.reserved += beyond
         remaining = math.floor(self.limit - self.reserved)
         for each, need in sorted(needs.items()):
-            if each not in self.shares or not need.demand or need.period not in ("", period):
+            if not need.demand or need.period not in ("", period):
                 continue
             want = max(1, min(math.ceil(need.demand * CHUNK_S), remaining // (2 * len(members))))
             unused = self.shares[each] - self.released.get(each, 0.0) - (need.used if need.period else 0.0)
@@ -613,6 +616,8 @@ class Fleet:
         self._joining: set[str] = set()
         self._joined_version = 0
         self._divisions: dict[str, _Division] = {}
+        self._ended: dict[str, int] = {}
+        """Since which table a limit is not listed, of the last seconds: members may still report it because it was."""
         self._sent_at: dict[int, float] = {}
         """When each table of the last seconds was sent, by version."""
         self._confirmed_at: dict[str, float] = {}
@@ -889,18 +894,16 @@ class Fleet:
             is_due = now - self._started_at > JOIN_S + JOIN_STEP_S * live.index(self.member)
         else:
             # Members that know the last table come first: its shares are what all members may have.
-            others = [id for id in live if id != self.table.leader]
-            others.sort(key=lambda id: (self._is_behind(id, live), id))
-            rank = others.index(self.member) if self.member in others else 0
-            is_due = now - self._table_at > LEADER_LOST_S + rank
+            table, others = self.table, [id for id in live if id != self.table.leader]
+            others.sort(key=lambda id: (self._is_behind(id, live, table), id))
+            is_due = now - self._table_at > LEADER_LOST_S + others.index(self.member)
         if is_due:
             self._lead(now)
 
-    def _is_behind(self, member: str, live: Collection[str]) -> bool:
-        """Whether another member has confirmed a later table than ``member``."""
+    def _is_behind(self, member: str, live: Collection[str], table: Table) -> bool:
+        """Whether another member has confirmed a later table than ``member``; this one has ``table``."""
         seen = {id: self.peers[id].report.seen for id in live}
-        if self.table is not None:
-            seen[self.member] = self.table.term, self.table.leader, self.table.version
+        seen[self.member] = table.term, table.leader, table.version
         term, leader, version = seen[member]
         return any(of > term or (of == term and by == leader and last > version) for of, by, last in seen.values())
 
@@ -915,6 +918,7 @@ class Fleet:
         self._version = 0
         self._table_sent_at = -math.inf
         self._divisions = {}
+        self._ended = {}
         self._sent_at = {}
         self._confirmed_at = {}
         self._members = sorted({self.member, *(() if table is None else table.members)})
@@ -969,7 +973,7 @@ class Fleet:
     def _is_joined(self) -> bool:
         """Whether all members know the number of members."""
         others = [each for each in self._members if each not in self._joining and each != self.member]
-        seen = [self.peers[each].report.seen for each in others if each in self.peers]
+        seen = [self.peers[each].report.seen for each in others]
         return all((*of, version) >= (self._term, self.member, self._joined_version) for *of, version in seen)
 
     def _divide(self, now: float) -> Table | None:
@@ -993,6 +997,7 @@ class Fleet:
         if not new and self._is_joined:
             self._joining.clear()
         self._sent_at = {of: at for of, at in self._sent_at.items() if now - at <= KEEP_S}
+        self._ended = {key: of for key, of in self._ended.items() if of == version or of in self._sent_at}
         self._divide_limits(version, now)
         table = Table(
             self.member,
@@ -1027,11 +1032,12 @@ class Fleet:
         if self._is_joined:
             for report in reports.values():
                 for key, need in report.needs.items():
-                    if key not in self._divisions and need.limit > 0.0:
+                    if key not in self._divisions and need.limit > 0.0 and not self._is_stale(key, report):
                         self._begin(key, need.limit, version)
         for key, division in list(self._divisions.items()):
             division.drop(self._members)
             needs = {id: report.needs[key] for id, report in reports.items() if key in report.needs}
+            needs = {id: need for id, need in needs.items() if need.limit > 0.0}
             if division.kind == QUOTA:
                 if self.stored is not None:
                     self._load(key, division)
@@ -1042,6 +1048,11 @@ class Fleet:
             division.update(needs, self._members, heard, version, now)
             if division.calm_since is not None and now - division.calm_since > CALM_S and not self._joining:
                 del self._divisions[key]
+                self._ended[key] = version
+
+    def _is_stale(self, key: str, report: Report) -> bool:
+        """Whether a member may report the limit only because it does not know yet that it is not listed any more."""
+        return key in self._ended and report.seen < (self._term, self.member, self._ended[key])
 
     def _begin(self, key: str, limit: float, version: int) -> None:
         division = self._divisions[key] = _Division(key, limit, self._term << 32 | version, version)
@@ -1055,7 +1066,7 @@ class Fleet:
         record = self.stored.pop(key, None) if self.stored else None
         if record is not None and record.period >= division.period:
             if record.period > division.period:
-                division.period, division.reserved = record.period, record.reserved
+                division.start(record.period, record.reserved)
             else:
                 division.reserved = max(division.reserved, record.reserved)
 
