@@ -401,10 +401,10 @@ class _Division:
             self.lowered[member] = version
 
     def update(
-        self, needs: Mapping[str, Need], members: Sequence[str], alone: Collection[str], version: int, now: float
+        self, needs: Mapping[str, Need], members: Sequence[str], alone: Mapping[str, float], version: int, now: float
     ) -> None:
-        """Divide the limit anew, for the table ``version``: members that are ``alone`` have equal shares."""
-        self.limit = limit = min((need.limit for need in needs.values()), default=self.limit)
+        """Divide the limit anew, for the table ``version``: members that are ``alone`` have those shares."""
+        limit = self.limit
         equal = {each: limit / len(members) for each in members}
         parts, self.ratios = divide(limit, needs, members)
         is_calm = all(need.demand <= PRESSED * equal[each] for each, need in needs.items())
@@ -426,13 +426,12 @@ class _Division:
             parts = {each: part / limit for each, part in parts.items()}
         whole: float = math.floor(limit) if self.kind == SLOTS else 1.0
         if alone:
-            fixed = {each: equal_share(self.kind, limit, members, each) for each in alone}
-            others = {each: part for each, part in parts.items() if each not in fixed}
-            scale = (whole - sum(fixed.values())) / (sum(others.values()) or 1.0)
+            others = {each: part for each, part in parts.items() if each not in alone}
+            scale = (whole - sum(alone.values())) / (sum(others.values()) or 1.0)
             others = {each: part * min(1.0, scale) for each, part in others.items()}
             if self.kind == SLOTS:
                 others = round_parts(others, math.floor(sum(others.values()) + 1e-9))
-            parts = fixed | others
+            parts = {**alone, **others}
         wanted: dict[str, float] = {}
         for each in members:
             share, part = self.shares[each], parts[each]
@@ -505,7 +504,6 @@ class _Division:
 
     def update_quota(self, needs: Mapping[str, Need], members: Sequence[str], period: str) -> None:
         """Grant calls of the quota for :data:`CHUNK_S` of each member's demand."""
-        self.limit = min((need.limit for need in needs.values()), default=self.limit)
         if period != self.period:
             self.start(period)
         for each, need in needs.items():
@@ -1038,14 +1036,16 @@ class Fleet:
             division.drop(self._members)
             needs = {id: report.needs[key] for id, report in reports.items() if key in report.needs}
             needs = {id: need for id, need in needs.items() if need.limit > 0.0}
+            division.limit = min((need.limit for need in needs.values()), default=division.limit)
             if division.kind == QUOTA:
                 if self.stored is not None:
-                    self._load(key, division)
+                    self._load(self.stored.pop(key, None), division)
                     division.update_quota(needs, self._members, self._period(key, now))
                 continue
             for id in unsure:
                 division.assume_equal(id, self._equal_share(division, id), version)
-            division.update(needs, self._members, heard, version, now)
+            alone = {id: self._equal_share(division, id) for id in heard}
+            division.update(needs, self._members, alone, version, now)
             if division.calm_since is not None and now - division.calm_since > CALM_S and not self._joining:
                 del self._divisions[key]
                 self._ended[key] = version
@@ -1062,8 +1062,7 @@ class Fleet:
         division.drop(self._members)
         division.released = dict.fromkeys(self._members, 0.0)
 
-    def _load(self, key: str, division: _Division) -> None:
-        record = self.stored.pop(key, None) if self.stored else None
+    def _load(self, record: Record | None, division: _Division) -> None:
         if record is not None and record.period >= division.period:
             if record.period > division.period:
                 division.start(record.period, record.reserved)

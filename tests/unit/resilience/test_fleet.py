@@ -5,6 +5,7 @@ The other members are messages that the test writes. Whole fleets on a bad topic
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -60,13 +61,17 @@ class Limit:
         self.held: float | None = None
         self.applied: list[Collection[str] | None] = []
         """The keys of each call of :meth:`apply`."""
+        self.at = 0.0
+        """When it was read or applied last."""
 
     def read(self, now: float, listed: Collection[str]) -> Iterable[tuple[str, Need, bool]]:
+        self.at = max(self.at, now)
         held = self.share.part if self.held is None else self.held
         need = Need(self.limit, self.users, self.weights, held, self.released, self.used, self.period)
         yield self.key, need, self.is_pressed
 
     def apply(self, find: FindShare, keys: Collection[str] | None, now: float) -> None:
+        self.at = max(self.at, now)
         self.applied.append(keys)
         self.share = find(self.key, self.limit)
         if self.share.entry is not None:
@@ -199,6 +204,7 @@ def rate(demand: float, held: float, released: float = 0.0, limit: float = 100.0
         ({"ann": 100.0, "bob": 10.0, "eve": 100.0}, {}, 100.0, {"ann": 45.0, "bob": 10.0, "eve": 45.0}),
         ({"ann": 100.0, "bob": 10.0, "eve": 100.0}, {"ann": 2.0}, 100.0, {"ann": 60.0, "bob": 10.0, "eve": 30.0}),
         ({"ann": 30.0, "bob": 30.0}, {"ann": 4.0}, 40.0, {"ann": 30.0, "bob": 10.0}),
+        ({"ann": 20.0, "bob": 10.0}, {"ann": 3.0}, 28.0, {"ann": 20.0, "bob": 8.0}),
         ({"ann": 5.0, "bob": 5.0}, {}, 0.0, {"ann": 0.0, "bob": 0.0}),
         ({}, {}, 10.0, {}),
     ],
@@ -273,6 +279,14 @@ def test_a_limit_that_is_not_listed_is_divided_equally(kind: str, expected: list
 )
 def test_a_period_is_a_calendar_day_or_month(per: str, clock: float, expected: tuple[str, float]) -> None:
     assert period_of(per, clock) == expected
+
+
+def test_a_period_does_not_depend_on_the_time_zone_of_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "XST-5")
+        time.tzset()
+        assert period_of("day", 1_798_757_998.25) == ("2026-12-31", 3601.75)
+    time.tzset()
 
 
 # Messages.
@@ -452,7 +466,9 @@ def test_a_member_without_tables_keeps_its_leases_and_then_has_equal_ones() -> N
         QUOTA: Entry(300.0, [10.0, 20.0], [0.0, 0.0], reserved=30.0, period=MONTH),
         "quota:other:day": Entry(9.0, [5.0, 7.0], [0.0, 0.0], reserved=12.0, period="2026-10-26"),
     }
-    stand = follow(large, small, slots, quota, spent, entries=entries)
+    stand = follow(large, small, slots, quota, spent)
+    stand.run(1.0)
+    stand.hear_table(2, entries)
     stand.is_cut = True
 
     def parts() -> list[float]:
@@ -472,7 +488,7 @@ def test_a_member_without_tables_keeps_its_leases_and_then_has_equal_ones() -> N
     assert parts() == [0.5, 0.5, 10.0]
     assert (quota.share.part, quota.share.extra) == (20.0, 135.0)
     assert stand.core.has_lease
-    stand.hear_table(2, entries)
+    stand.hear_table(3, entries)
     assert parts() == [0.75, 0.25, 15.0]
     assert quota.share.extra == 0.0
 
@@ -875,7 +891,8 @@ def test_a_member_that_leaves_does_not_lead() -> None:
 
 def test_a_leader_yields_to_a_later_table() -> None:
     limit = Limit(RATE, 100.0, 60.0)
-    stand = lead(limit)
+    stand = lead(limit, Limit(QUOTA, 300.0, 10.0))
+    stand.run(0.5)
     stand.core.stored = {}
     stand.hear_table(1, leader="z")
     assert stand.core.leads, "of the same term, the lower id counts"
@@ -884,6 +901,7 @@ def test_a_leader_yields_to_a_later_table() -> None:
     assert stand.core.stored is None
     assert limit.share.part == 0.25
     assert tables(stand.run(3.0)) == []
+    assert len(stand.core.leave()) == 1, "no record of a quota: the other leader writes them"
 
 
 # The leader's division.
@@ -919,6 +937,17 @@ def test_small_changes_of_demand_change_no_lease() -> None:
     stand.others["b"] = rate(10.0, 0.24375)
     stand.run(1.0)
     assert stand.shares[RATE] == approx({"a": 0.75625, "b": 0.24375})
+
+
+def test_shares_are_equal_when_all_are_calm() -> None:
+    """A small difference is none to keep: the limit is to be listed no more."""
+    limit = Limit(RATE, 100.0, 60.0)
+    stand = lead(limit)
+    for own, other, expected in ((60.0, 10.0, 0.75), (40.8, 40.0, 0.504), (10.0, 10.0, 0.5)):
+        limit.users = {"ann": own}
+        stand.others["b"] = rate(other, 1.0 - expected)
+        stand.run(1.5)
+        assert stand.shares[RATE] == approx({"a": expected, "b": 1.0 - expected})
 
 
 def test_a_table_has_the_part_of_each_user_that_can_be_served() -> None:
@@ -972,12 +1001,14 @@ def test_a_limit_with_equal_shares_for_five_seconds_is_not_listed_any_more(other
         stand.run(TICK_S)
     assert stand.now == 9.5, "the shares are equal since 4.25"
     assert limit.share == Share(1.0 / size, 1.0 / size)
+    without = 1, "a", stand.table.version
     stand.seen = dict.fromkeys(others, seen)
     stand.run(2.0)
     assert stand.shares == {}
-    stand.seen.clear()
+    stand.seen = dict.fromkeys(others, without)
     stand.run(TICK_S)
     assert RATE in stand.shares, "they have that table: this demand is a new one"
+    assert stand.table.entries[RATE].listing == 1 << 32 | stand.table.version
 
 
 def test_released_calls_are_granted_to_those_that_want_more() -> None:
@@ -1002,6 +1033,28 @@ def test_released_calls_are_granted_to_those_that_want_more() -> None:
     stand.others["b"] = rate(10.0, 0.1, 9.0)  # a counter grows only
     stand.run(TICK_S)
     assert stand.granted == {"a": 9.0, "b": 0.25, "c": 2.0}
+
+
+def test_parts_of_calls_that_are_released_go_to_those_in_turn_that_want_more() -> None:
+    limit = Limit(RATE, 100.0, 90.0)
+    stand = lead(limit, others="bcd")
+    stand.others = {"b": rate(45.0, 0.25), "c": rate(45.0, 0.25), "d": rate(0.0, 0.25)}
+    stand.run(1.0)
+    granted = []
+    for number in range(1, 9):
+        stand.others["d"] = rate(0.0, 0.25, number / 2)
+        stand.run(TICK_S)
+        granted.append(tuple(stand.granted.values()))
+    assert granted == [
+        (0.5, 0.0, 0.0, 0.0),
+        (0.5, 0.5, 0.0, 0.0),
+        (0.5, 0.5, 0.5, 0.0),
+        (1.0, 0.5, 0.5, 0.0),
+        (1.5, 0.5, 0.5, 0.0),
+        (1.5, 1.0, 0.5, 0.0),
+        (1.5, 1.0, 1.0, 0.0),
+        (2.0, 1.0, 1.0, 0.0),
+    ]
 
 
 def test_calls_that_were_released_before_the_limit_was_listed_are_not_granted() -> None:
@@ -1057,6 +1110,37 @@ def test_a_place_is_passed_on_when_it_is_free() -> None:
     assert stand.shares[SLOTS] == {"a": 8.0, "b": 1.0}
 
 
+def test_free_places_belong_first_to_the_member_that_lacks_most() -> None:
+    stand = lead(Limit(SLOTS, 10.0, 5.0), others="bc")
+    shares = []
+    for held in (3.0, 2.0, 1.0, 0.0):
+        stand.others = {"b": places(5.0, stand.shares.get(SLOTS, {"b": 3.0})["b"]), "c": places(0.0, held)}
+        stand.run(0.5)
+        shares.append(tuple(stand.shares[SLOTS].values()))
+    assert shares == [(4.0, 3.0, 0.0), (4.0, 4.0, 0.0), (5.0, 4.0, 0.0), (5.0, 5.0, 0.0)]
+
+
+def test_free_places_are_divided_by_what_members_lack() -> None:
+    stand = lead(Limit(SLOTS, 20.0, 12.0), others="bc")
+    stand.others = {"b": places(8.0, 7.0, 20.0), "c": places(0.0, 6.0, 20.0)}
+    stand.run(0.5)
+    assert stand.shares[SLOTS] == {"a": 7.0, "b": 7.0, "c": 0.0}
+    stand.others["c"] = places(0.0, 3.0, 20.0)
+    stand.run(TICK_S)
+    assert stand.shares[SLOTS] == {"a": 10.0, "b": 7.0, "c": 0.0}
+    stand.others["c"] = places(0.0, 0.0, 20.0)
+    stand.run(TICK_S)
+    assert stand.shares[SLOTS] == {"a": 12.0, "b": 8.0, "c": 0.0}
+
+
+def test_as_many_callers_as_places_have_one_each_for_good() -> None:
+    stand = lead(Limit(SLOTS, 3.0, 5.0), others="bc")
+    stand.others = {each: places(5.0, 1.0, 3.0) for each in "bc"}
+    for _ in range(10):
+        stand.run(0.5)
+        assert stand.shares[SLOTS] == {"a": 1.0, "b": 1.0, "c": 1.0}
+
+
 def test_of_fewer_places_than_callers_each_has_one_in_turn() -> None:
     """For two seconds, and then those have one whose last one is the longest ago."""
     stand = lead(Limit(SLOTS, 1.0, 3.0), others="bc")
@@ -1067,6 +1151,17 @@ def test_of_fewer_places_than_callers_each_has_one_in_turn() -> None:
         stand.run(0.5)
         holders.append("".join(each for each, part in stand.shares[SLOTS].items() if part) or "-")
     assert "".join(holders) == "aaa--bb-ccc-aaa--bb-ccc-", "between turns the place is passed on"
+
+
+@pytest.mark.parametrize(("waiting", "new"), [("b", "c"), ("c", "b")])
+def test_a_new_caller_of_few_places_waits_as_long_as_one_that_had_none(waiting: str, new: str) -> None:
+    stand = lead(Limit(SLOTS, 1.0, 3.0), others="bc")
+    stand.others = {waiting: places(3.0, 0.0, 1.0), new: {}}
+    stand.run(0.5)
+    assert stand.shares[SLOTS] == {"a": 1.0, "b": 0.0, "c": 0.0}
+    stand.others[new] = places(1.0, 0.0, 1.0)
+    stand.run(2.5)
+    assert stand.shares[SLOTS] == {"a": 0.0, "b": 1.0, "c": 0.0}
 
 
 def test_a_member_that_is_silent_for_four_seconds_is_lost() -> None:
@@ -1147,6 +1242,19 @@ def test_the_lease_of_a_member_that_confirms_no_table_is_an_equal_share_at_most(
     assert run(1.0) == approx(before)
 
 
+def test_a_member_that_does_not_know_a_new_one_may_have_an_equal_share_without_it() -> None:
+    stand = lead(Limit(RATE, 100.0, 60.0), others="bc")
+    stand.others = {"b": rate(10.0, 0.2), "c": rate(0.0, 0.1)}
+    stand.run(1.0)
+    assert stand.table is not None
+    stand.seen["c"] = (1, "a", stand.table.version)
+    for _ in range(12):
+        stand.others |= {each: rate(10.0, stand.shares[RATE].get(each, 0.0)) for each in "bd"}
+        stand.run(0.5)
+    assert stand.table.joining == ["d"]
+    assert sum(stand.shares[RATE][each] for each in "abd") == approx(2 / 3)
+
+
 def test_a_new_member_has_a_share_from_when_all_others_know_it() -> None:
     stand = lead(Limit(RATE, 100.0, 60.0))
     stand.others["b"] = rate(10.0, 0.25)
@@ -1202,8 +1310,8 @@ def test_a_limit_of_nothing_is_not_divided(limit: float) -> None:
 def test_a_new_leader_raises_no_share(last: list[float], held: float, expected: list[float]) -> None:
     stand = Stand("b", Limit(RATE, 100.0, 30.0), others="ac")
     stand.tick()
-    stand.hear_table(6, {RATE: Entry(100.0, last, [0.0, 3.0, 2.0], listing=7)}, members="abc")
-    stand.seen = {"a": (1, "a", 6), "c": (1, "a", 6)}
+    stand.hear_table(1, {RATE: Entry(100.0, last, [0.0, 3.0, 2.0], listing=7)}, members="abc")
+    stand.seen = {"a": (1, "a", 1), "c": (1, "a", 1)}
     stand.others = {"a": rate(120.0, last[0]), "c": rate(30.0, held)}
     stand.run(1.0)
     del stand.others["a"]
@@ -1213,6 +1321,8 @@ def test_a_new_leader_raises_no_share(last: list[float], held: float, expected: 
     assert list(stand.shares[RATE].values()) == approx(expected)
     assert stand.table.entries[RATE].granted == [0.0, 3.0, 2.0]
     assert stand.table.entries[RATE].listing == 7
+    stand.run(0.5)
+    assert list(stand.shares[RATE].values()) == approx(expected), "the other one has confirmed no table of this leader"
 
 
 def test_a_limit_of_a_new_member_is_divided_while_it_joins_a_single_one() -> None:
@@ -1296,7 +1406,7 @@ def test_a_member_receives_calls_of_a_quota_for_two_seconds_of_its_demand() -> N
     stand = spend(limit)
     assert stand.run(0.5)[0] == Record(QUOTA, MONTH, 20.0)
     assert stand.shares[QUOTA] == {"a": 20.0, "b": 0.0}
-    stand.others["b"] = quota(3.6)
+    stand.others["b"] = quota(3.6, used=5.0, period="")  # in no period
     assert stand.run(0.5)[0] == Record(QUOTA, MONTH, 28.0)
     assert stand.shares[QUOTA] == {"a": 20.0, "b": 8.0}
     # A member with more than half of it receives none.
@@ -1322,6 +1432,24 @@ def test_the_last_calls_of_a_quota_are_handed_out_in_small_parts() -> None:
         limit.used = limit.share.part
     assert granted == [5.0, 9.0, 12.0, 14.0, 15.0, 16.0, 17.0, 18.0, 19.0, 20.0, 21.0, 21.0, 21.0, 21.0, 21.0]
     assert reserved(stand) == 21.0
+
+
+def test_of_few_calls_that_are_left_members_receive_what_others_do_not() -> None:
+    stand = spend(Limit(QUOTA, 3.0, 100.0))
+    stand.others = {"b": quota(100.0, limit=3.0), "c": quota(100.0, limit=3.0), "d": quota(100.0, limit=3.0)}
+    stand.run(0.5)
+    assert stand.shares[QUOTA] == {"a": 1.0, "b": 1.0, "c": 1.0, "d": 0.0}
+    assert reserved(stand) == 3.0
+
+
+def test_a_quota_that_no_member_reports_any_more_stays_listed() -> None:
+    limit = Limit(QUOTA, 300.0, 10.0)
+    stand = spend(limit)
+    stand.run(0.5)
+    stand.core.remove(limit)
+    stand.run(10.0)
+    assert stand.table is not None
+    assert (stand.table.entries[QUOTA].limit, reserved(stand)) == (300.0, 20.0)
 
 
 def test_of_different_quotas_the_smallest_holds() -> None:
@@ -1356,9 +1484,13 @@ def test_calls_without_a_table_count() -> None:
     stand.others["b"] = quota(0.0, 12.0, 13.0, 2.0)
     stand.run(0.5)
     assert (stand.shares[QUOTA]["b"], reserved(stand)) == (15.0, 13.0)
-    stand.others["b"] = quota(0.0, 99.0, 99.0, period="2026-09")
+    stand.others["b"] = quota(0.0, 12.0, 14.0, 2.0)
     stand.run(0.5)
-    assert (stand.shares[QUOTA]["b"], reserved(stand)) == (15.0, 13.0)
+    assert (stand.shares[QUOTA]["b"], reserved(stand)) == (16.0, 14.0)
+    stand.others["b"] = quota(0.0, 99.0, 99.0, period="2026-09")
+    stand.others["c"] = quota(0.0, 5.0)
+    stand.run(0.5)
+    assert (stand.shares[QUOTA], reserved(stand)) == ({"a": 0.0, "b": 16.0, "c": 5.0}, 19.0)
 
 
 @pytest.mark.parametrize(
@@ -1423,6 +1555,18 @@ def test_a_quota_begins_anew_with_its_period() -> None:
     assert stand.table.entries[QUOTA].period == "2026-11"
 
 
+def test_a_quota_of_a_day_begins_anew_every_day() -> None:
+    key = "quota:work:day"
+    stand = lead(Limit(key, 300.0, 10.0))
+    stand.core.stored = {}
+    stand.run(1.0)
+    assert stand.table is not None
+    assert stand.table.entries[key].period == "2026-10-26"
+    stand.ahead = {"a": 86400.0, "b": 86400.0}
+    stand.run(1.0)
+    assert stand.table.entries[key].period == "2026-10-27"
+
+
 def test_calls_that_a_leaving_member_has_not_used_can_be_granted_again() -> None:
     stand = spend(Limit(QUOTA, 300.0, 0.0, is_pressed=True))
     stand.others["b"] = quota(10.0)
@@ -1432,7 +1576,7 @@ def test_calls_that_a_leaving_member_has_not_used_can_be_granted_again() -> None
     stand.hear("b", quota(10.0, 20.0, 7.0, 2.0), leaving=True)
     stand.tick()
     assert reserved(stand) == 9.0
-    stand.hear("c", quota(0.0, 5.0, 5.0), leaving=True)  # unknown until now
+    stand.hear("c", quota(0.0), leaving=True)  # unknown until now
     stand.run(1.0)
     assert reserved(stand) == 9.0
 
@@ -1442,7 +1586,9 @@ def test_a_leader_that_leaves_returns_its_unused_calls() -> None:
     stand = spend(limit)
     stand.run(0.5)
     limit.used = 8.0
+    stand.now += 1.0
     record, report = stand.core.leave()
+    assert limit.at == stand.now
     assert record == Record(QUOTA, MONTH, 8.0)
     assert isinstance(report, bytes)
     decoded = decode(report)
