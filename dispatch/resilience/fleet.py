@@ -1040,7 +1040,7 @@ class Fleet:
             if division.kind == QUOTA:
                 if self.stored is not None:
                     self._load(self.stored.pop(key, None), division)
-                    division.update_quota(needs, self._members, self._period(key, now))
+                    division.update_quota(needs, self._members, self._period(key))
                 continue
             for id in unsure:
                 division.assume_equal(id, self._equal_share(division, id), version)
@@ -1069,7 +1069,7 @@ class Fleet:
             else:
                 division.reserved = max(division.reserved, record.reserved)
 
-    def _period(self, key: str, now: float) -> str:
+    def _period(self, key: str) -> str:
         """Return the period of a quota: no earlier one than before, whatever clocks do."""
         clock = self._time_of_day() + median(peer.lag for peer in self.peers.values())
         period, _ = period_of(key.rpartition(":")[2], clock)

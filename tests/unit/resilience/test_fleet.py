@@ -35,6 +35,8 @@ from dispatch.resilience.fleet import (
 
 EPOCH = 1_793_000_000.0
 """The time of day at the begin: 2026-10-26, in UTC."""
+START = 4096.0
+"""The monotonic clock at the begin."""
 MONTH = "2026-10"
 TICK_S = 0.25
 """Seconds between two ticks: longer ones than in use, but their sums are exact."""
@@ -92,7 +94,9 @@ class Stand:
         self.now = 0.0
         self.ahead: dict[str, float] = {}
         """Seconds by which the clock of a member is ahead."""
-        self.core = Fleet(name, lambda: self.now, lambda: EPOCH + self.now + self.ahead.get(name, 0.0), f"shop-{name}")
+        self.core = Fleet(
+            name, lambda: START + self.now, lambda: EPOCH + self.now + self.ahead.get(name, 0.0), f"shop-{name}"
+        )
         self.is_cut = False
         self.others: dict[str, dict[str, Need]] = {each: {} for each in others}
         self.seen: dict[str, tuple[int, str, int]] = {}
@@ -664,7 +668,7 @@ def test_of_a_member_only_later_reports_count() -> None:
     for number, clock in ((2, 30.0), (2, 20.0), (1, 10.0)):
         stand.core.receive(msgspec.json.encode(Report("a", number, clock=EPOCH + clock)))
         stand.now += 1.0
-    assert (stand.core.peers["a"].report.number, stand.core.peers["a"].heard_at) == (2, 0.0)
+    assert (stand.core.peers["a"].report.number, stand.core.peers["a"].heard_at) == (2, START)
     assert stand.core.peers["a"].lag == 30.0
 
 
@@ -923,6 +927,34 @@ def test_a_share_is_raised_by_what_another_member_has_confirmed_to_have_lowered(
     stand.run(TICK_S)
     assert stand.shares[RATE] == {"a": 0.75, "b": 0.25}
     assert limit.share == Share(0.75, 0.5, 0.0, stand.table.entries[RATE])
+
+
+def test_a_member_that_reports_no_demand_has_its_share_until_it_confirms() -> None:
+    stand = lead(Limit(RATE, 100.0, 60.0))
+    stand.seen["b"] = (1, "a", 3)
+    stand.run(1.0)
+    assert stand.shares[RATE] == {"a": 0.5, "b": 0.2}
+    stand.seen.clear()
+    stand.run(TICK_S)
+    assert stand.shares[RATE] == {"a": 0.8, "b": 0.2}
+
+
+def test_a_table_has_rounded_numbers_and_no_larger_shares() -> None:
+    limit = Limit(RATE, 100.0, 100.0)
+    stand = lead(limit, others="bc")
+    stand.others = {"b": rate(25.0, 0.17), "c": rate(25.0, 0.17)}
+    stand.run(1.0)
+    stand.others["b"] = rate(25.0, 0.17, 0.12345)
+    stand.run(0.5)
+    assert stand.table is not None
+    entry = stand.table.entries[RATE]
+    # 98 % by demand, and a third of 2 %: 0.66 and twice 0.17.
+    assert entry.shares == approx([0.66, 0.17, 0.17])
+    assert entry.ratios == {"ann": 0.6533}
+    assert entry.granted == [0.123, 0.0, 0.0]
+    limit.users, stand.others = {"ann": 10.0}, {each: rate(10.0, 0.3) for each in "bc"}
+    stand.run(1.0)
+    assert stand.table.entries[RATE].shares == [0.333333, 0.333333, 0.333333]
 
 
 def test_small_changes_of_demand_change_no_lease() -> None:
@@ -1242,6 +1274,33 @@ def test_the_lease_of_a_member_that_confirms_no_table_is_an_equal_share_at_most(
     assert run(1.0) == approx(before)
 
 
+def test_a_leader_out_of_reach_lowers_its_share_as_others_do_and_raises_it_when_they_have_confirmed() -> None:
+    limit = Limit(RATE, 100.0, 60.0)
+    stand = lead(limit)
+    stand.others["b"] = rate(10.0, 0.25)
+    stand.run(1.0)
+    stand.is_cut = True
+    stand.run(3.5)  # the other one had confirmed a table half a second before
+    assert limit.share.part == 0.75
+    stand.run(TICK_S)
+    assert limit.share.part == 0.5
+    stand.run(3.75)
+    assert limit.share.part == 0.5
+    assert stand.table is not None
+    stand.seen["b"] = (1, "a", stand.table.version)
+    stand.others["b"] = rate(10.0, 0.5)
+    stand.is_cut = False
+    stand.run(0.75)
+    assert stand.shares[RATE] == {"a": 0.5, "b": 0.25}
+    stand.run(TICK_S)
+    assert stand.shares[RATE] == {"a": 0.5, "b": 0.5}
+    stand.others["b"] = rate(10.0, 0.25)
+    stand.seen.clear()
+    stand.run(1.0)
+    assert stand.shares[RATE] == {"a": 0.75, "b": 0.25}
+    assert limit.share.part == 0.75
+
+
 def test_a_member_that_does_not_know_a_new_one_may_have_an_equal_share_without_it() -> None:
     stand = lead(Limit(RATE, 100.0, 60.0), others="bc")
     stand.others = {"b": rate(10.0, 0.2), "c": rate(0.0, 0.1)}
@@ -1260,14 +1319,16 @@ def test_a_new_member_has_a_share_from_when_all_others_know_it() -> None:
     stand.others["b"] = rate(10.0, 0.25)
     stand.run(1.0)
     assert stand.table is not None
-    stand.seen["b"] = (1, "a", stand.table.version)
+    stand.seen = {"b": (1, "a", stand.table.version), "c": (0, "", 0)}
     stand.others["c"] = {}
-    stand.run(1.0)
+    stand.run(TICK_S)
+    assert stand.shares[RATE] == approx({"a": 0.7, "b": 0.2, "c": 0.0})
+    stand.run(0.75)
     assert stand.table.members == ["a", "b", "c"]
     assert stand.table.joining == ["c"]
     stand.others["c"] = rate(5.0, 0.0)
     stand.others["b"] = rate(10.0, 0.18)
-    del stand.seen["b"]
+    stand.seen.clear()
     stand.run(1.0)
     assert stand.table.joining == []
     assert stand.shares[RATE] == approx({"a": 0.6 + 0.25 / 3, "b": 0.1 + 0.25 / 3, "c": 0.05 + 0.25 / 3})
@@ -1353,6 +1414,59 @@ def test_a_new_leader_divides_no_share_that_a_silent_member_may_still_have() -> 
     assert limit.share.part == approx(1 / 6), "what is beyond the half of one and the equal share of the other"
     stand.run(0.75)
     assert stand.shares[RATE] == {"b": 1.0}, "both are lost"
+
+
+@pytest.mark.parametrize(
+    ("members", "joining", "expected"),
+    [("abc", "", []), ("abc", "c", ["c"]), ("ac", "", ["b"]), ("ac", "c", ["b", "c"])],
+)
+def test_members_that_join_a_new_leader_join_until_all_know_them(
+    members: str, joining: str, expected: list[str]
+) -> None:
+    stand = Stand("b", others="ac")
+    stand.tick()
+    stand.hear_table(1, members=members, joining=joining)
+    stand.seen = {"a": (1, "a", 1), "c": (1, "a", 1)}
+    stand.run(2.0)
+    while not stand.core.leads and stand.now < 9.0:
+        stand.run(TICK_S)
+    assert stand.table is not None
+    assert (stand.table.members, stand.table.joining) == (["a", "b", "c"], expected)
+    stand.seen = {"a": (2, "b", 1), "c": (2, "b", 1)}
+    stand.run(0.5)
+    assert stand.table.joining == []
+
+
+def test_a_new_leader_gives_no_place_twice() -> None:
+    stand = Stand("b", Limit(SLOTS, 20.0, 5.0), others="ac")
+    stand.tick()
+    stand.hear_table(1, {SLOTS: Entry(20.0, [10.0, 5.0, 5.0], [0.0] * 3)}, members="abc")
+    stand.seen = {"a": (1, "a", 1), "c": (1, "a", 1)}
+    stand.others = {"a": places(12.0, 10.0, 20.0), "c": places(3.0, 5.0, 20.0)}
+    stand.run(1.0)
+    del stand.others["a"]
+    stand.run(2.25)
+    assert stand.shares[SLOTS] == {"a": 7.0, "b": 5.0, "c": 3.0}, (
+        "the former leader has an equal share, of 20 for three"
+    )
+    stand.others["c"] = places(3.0, 3.0, 20.0)
+    stand.seen.clear()
+    stand.run(0.5)
+    assert stand.shares[SLOTS] == {"a": 12.0, "b": 5.0, "c": 3.0}
+
+
+def test_a_member_that_hears_nothing_of_a_new_leader_has_an_equal_share_soon() -> None:
+    """Its last table was one of the former leader, four seconds ago."""
+    stand = Stand("b", Limit(RATE, 100.0, 60.0), others="c")
+    stand.tick()
+    stand.hear("a")
+    stand.hear_table(1, {RATE: Entry(100.0, [0.2, 0.6, 0.2], [0.0] * 3)}, members="abc")
+    stand.others["c"] = rate(10.0, 0.2)
+    stand.seen["c"] = (1, "a", 1)
+    stand.run(4.25)
+    assert stand.shares[RATE] == approx({"b": 2 / 3, "c": 0.25})
+    stand.run(0.5)
+    assert stand.shares[RATE] == approx({"b": 0.5, "c": 0.25})
 
 
 # Quotas.
@@ -1517,7 +1631,9 @@ def test_a_new_leader_goes_on_with_the_larger_one_of_table_and_record(
 ) -> None:
     limit = Limit(QUOTA, 300.0, 0.0, is_pressed=True)
     stand = follow(limit, entries={QUOTA: Entry(300.0, [30.0, 20.0], [0.0, 0.0], reserved=50.0, period=MONTH)})
-    stand.run(3.5)
+    stand.run(3.25)
+    assert stand.shares[QUOTA] == {"a": 30.0, "b": 20.0}
+    stand.run(TICK_S)
     assert stand.core.wants_records
     stand.core.stored = {QUOTA: Record(QUOTA, period, stored)}
     stand.run(0.5)
@@ -1557,9 +1673,10 @@ def test_a_quota_begins_anew_with_its_period() -> None:
 
 def test_a_quota_of_a_day_begins_anew_every_day() -> None:
     key = "quota:work:day"
-    stand = lead(Limit(key, 300.0, 10.0))
+    stand = lead(Limit(key, 300.0, 10.0), Limit(RATE, 100.0, 60.0))
     stand.core.stored = {}
     stand.run(1.0)
+    assert stand.shares == {key: {"a": 20.0, "b": 0.0}, RATE: {"a": 0.8, "b": 0.2}}
     assert stand.table is not None
     assert stand.table.entries[key].period == "2026-10-26"
     stand.ahead = {"a": 86400.0, "b": 86400.0}
@@ -1588,7 +1705,7 @@ def test_a_leader_that_leaves_returns_its_unused_calls() -> None:
     limit.used = 8.0
     stand.now += 1.0
     record, report = stand.core.leave()
-    assert limit.at == stand.now
+    assert limit.at == START + stand.now
     assert record == Record(QUOTA, MONTH, 8.0)
     assert isinstance(report, bytes)
     decoded = decode(report)
