@@ -348,7 +348,9 @@ class _Division:
         listing: see :class:`Entry`.
         since: version of the table that has listed the limit; what members released before counts no more.
         calm_since: since when all shares are equal.
-        turns: number of the turn in which each member had its last place, where there are fewer places than callers.
+        turn: number of the present turn, where there are fewer places than callers.
+        chosen: the callers that have a place in it.
+        turns: by caller, how many turns it had, counted from the fewest of those that called before it.
     """
 
     def __init__(self, key: str, limit: float, listing: int, since: int = 0) -> None:
@@ -365,7 +367,9 @@ class _Division:
         self.pool = 0.0
         self.claims: dict[str, float] = {}
         self.calm_since: float | None = None
-        self.turns: dict[str, float] = {}
+        self.turn = -1.0
+        self.chosen: list[str] = []
+        self.turns: dict[str, int] = {}
         self.period = ""
         self.reserved = 0.0
 
@@ -472,12 +476,17 @@ class _Division:
         self.pool = 0.0
 
     def _choose(self, callers: Sequence[str], places: int, turn: float) -> list[str]:
-        """Return the callers that have a place in this turn: those whose last one is the longest ago."""
-        chosen = [each for each in callers if self.turns.get(each) == turn][:places]
-        others = sorted(set(callers) - set(chosen), key=lambda each: (self.turns.get(each, -1.0), each))
-        chosen += others[: places - len(chosen)]
-        self.turns = {each: turn if each in chosen else self.turns.get(each, -1.0) for each in callers}
-        return chosen
+        """Return the callers that have a place in this turn: those that had the fewest."""
+        if turn != self.turn:
+            self.turn, self.chosen = turn, []
+        fewest = min((self.turns[each] for each in callers if each in self.turns), default=0)
+        self.turns = {each: self.turns.get(each, fewest) for each in callers}
+        self.chosen = [each for each in self.chosen if each in self.turns][:places]
+        others = sorted(set(callers) - set(self.chosen), key=lambda each: (self.turns[each], each))
+        for each in others[: places - len(self.chosen)]:
+            self.chosen.append(each)
+            self.turns[each] += 1
+        return self.chosen
 
     def _raise(self, wanted: Mapping[str, float], free: float) -> dict[str, float]:
         """Raise shares by what is free, and by what each member may still use beyond its share."""

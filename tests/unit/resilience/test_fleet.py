@@ -5,6 +5,7 @@ The other members are messages that the test writes. Whole fleets on a bad topic
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -1176,16 +1177,24 @@ def test_as_many_callers_as_places_have_one_each_for_good() -> None:
         assert stand.shares[SLOTS] == {"a": 1.0, "b": 1.0, "c": 1.0}
 
 
-def test_of_fewer_places_than_callers_each_has_one_in_turn() -> None:
-    """For two seconds, and then those have one whose last one is the longest ago."""
-    stand = lead(Limit(SLOTS, 1.0, 3.0), others="bc")
+@pytest.mark.parametrize(
+    ("limit", "turns"),
+    [
+        (1.0, ["a", "b", "c", "a", "b", "c"]),
+        (2.0, ["ab", "ac", "bc", "ab", "ac", "bc"]),
+    ],
+)
+def test_of_fewer_places_than_callers_each_has_as_many_turns(limit: float, turns: list[str]) -> None:
+    stand = lead(Limit(SLOTS, limit, 3.0), others="bc")
     holders = []
     for _ in range(24):
         held = stand.shares.get(SLOTS, {"b": 0.0, "c": 0.0})
-        stand.others = {"b": places(3.0, held["b"], 1.0), "c": places(1.0, held["c"], 1.0)}
+        stand.others = {"b": places(3.0, held["b"], limit), "c": places(1.0, held["c"], limit)}
         stand.run(0.5)
-        holders.append("".join(each for each, part in stand.shares[SLOTS].items() if part) or "-")
-    assert "".join(holders) == "aaa--bb-ccc-aaa--bb-ccc-", "between turns the place is passed on"
+        holders.append("".join(each for each, part in stand.shares[SLOTS].items() if part))
+    whole = [holder for holder in holders if len(holder) == limit]
+    assert [each for each, _ in itertools.groupby(whole)] == turns
+    assert len(whole) >= 16, "between turns a place is passed on"
 
 
 @pytest.mark.parametrize(("waiting", "new"), [("b", "c"), ("c", "b")])
