@@ -216,8 +216,7 @@ mutation: $(VENV)/.mutation
 	@$(BIN)/python -m tests.helpers.mutation_report $(ARGS)
 
 coverage: $(VENV)/.dev
-	@$(BIN)/python -m coverage run --branch --source=dispatch/resilience \
-	  --omit='*/aio.py' -m pytest -q tests/unit/resilience tests/model
+	@$(BIN)/python -m coverage run --branch --source=dispatch/resilience -m pytest -q tests/unit/resilience tests/model
 	@$(BIN)/python -m coverage report --skip-covered --show-missing --fail-under=100
 
 clean:
