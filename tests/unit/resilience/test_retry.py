@@ -152,6 +152,14 @@ async def test_tenacitys_own_loop_with_the_policys_objects_makes_the_same_attemp
     assert theirs.budget.remaining == remaining
 
 
+async def test_the_state_of_a_call_belongs_to_tenacitys_loop_with_the_policys_objects() -> None:
+    policy = Bench(OK).retrying
+    state = policy.start()
+    loop = state.retry_object
+    assert (loop.retry, loop.stop, loop.wait) == (policy.retry, policy.stop, policy.wait)
+    assert (state.attempt_number, state.fn, state.args, state.kwargs) == (1, None, (), {})
+
+
 async def test_attempts_repeat_after_backoff_until_one_succeeds() -> None:
     bench = Bench(LOST, UNSENT, OK)
     assert await bench.call() is OK
