@@ -59,7 +59,7 @@ _MATCHED, _DUPLICATE = Disposition.MATCHED, Disposition.DUPLICATE
 _READ = (Answer, Unreadable)
 
 
-def create_answer(text: str, properties: Mapping[str, str], chunks: int = 1, error: ErrorInfo | None = None) -> Answer:
+def create_answer(text: str, properties: Mapping[str, str], chunks: int, error: ErrorInfo | None = None) -> Answer:
     """Return the answer in a reply with these ``properties``."""
     retry_after = whole_number(properties, Property.RETRY_AFTER_MS)
     return Answer(
@@ -174,21 +174,20 @@ class PendingReply(msgspec.Struct, eq=False):
                 request.settle(Overflow("max-response-bytes"))
                 return
             if reply.end_of_stream and (request.chunks == 1 if buffer is None else request.is_undecided):
-                whole = "".join((*self.parts, text)) if self.parts else text
-                request.settle(create_answer(whole, properties, request.chunks))
+                request.settle(create_answer("".join((*self.parts, text)), properties, request.chunks))
                 return
             if buffer is None:
                 request.add_text(text, size)
             elif Property.MORE in properties and not reply.end_of_stream:
                 self.parts.append(text)
                 return
-            elif not self._add_chunk(text):
-                return
+            else:
+                self._add_chunk(text)
         if reply.end_of_stream:
             request.settle(create_answer(request.text, properties, request.chunks))
 
-    def _add_chunk(self, text: str) -> bool:
-        """Give a chunk to the reader of a stream. Return False if it is too far behind."""
+    def _add_chunk(self, text: str) -> None:
+        """Give a chunk to the reader of a stream, unless it is too far behind."""
         request = self.request
         assert request.buffer is not None
         if self.parts:
@@ -196,9 +195,8 @@ class PendingReply(msgspec.Struct, eq=False):
             self.parts.clear()
         if request.buffer.size >= self.max_buffer:
             request.settle(Overflow(STREAM_BUFFER_LIMIT))
-            return False
-        request.add_text(text, utf8_size(text))
-        return True
+        else:
+            request.add_text(text, utf8_size(text))
 
 
 TOMBSTONE_AGE_S = 60.0
@@ -290,7 +288,7 @@ class Correlator:
         if self.now() >= request.deadline:
             request.settle(TimedOut(request.limit_name, may_have_run=False))
             return
-        pending = self._pending[request.id] = PendingReply(request, topic, self._max_buffer, parts=[])
+        pending = self._pending[request.id] = PendingReply(request, topic, self._max_buffer)
         request.begin(self)
         try:
             pending.ticket = publisher.publish(
@@ -306,17 +304,13 @@ class Correlator:
 
     def cancel(self, request: Request) -> bool:
         """See :class:`~dispatch.messaging.request.Executor`. A message that waits in the publish window is withdrawn."""
-        pending = self._pending.get(request.id)
-        if pending is None:
-            return True
+        pending = self._pending[request.id]
         request.missing = pending.next_chunk if pending.ahead else None
         return not (pending.ticket is not None and pending.ticket.cancel())
 
     def on_settled(self, request: Request) -> None:
         """Remember how a later reply to the request is counted."""
-        pending, tally = self._pending.pop(request.id, None), request.tally
-        if pending is None:
-            return
+        pending, tally = self._pending.pop(request.id), request.tally
         pending.ahead = None
         if type(request.settled) in _READ:
             self._tombstones[request.id] = ANSWERED if tally is None else tally.answered

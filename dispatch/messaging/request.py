@@ -196,7 +196,7 @@ class ChunkBuffer:
     size: int = 0
     has_ended: bool = False
 
-    def start(self, read_step: int = 1, full: float = math.inf) -> None:
+    def start(self, read_step: int, full: float) -> None:
         """Begin to wait for the first chunk. ``read_step``: bytes between two calls of ``on_read``; ``full``: bytes from
         which on the tool waits for its reader, infinite: never."""
         self._read_step = read_step
@@ -207,10 +207,9 @@ class ChunkBuffer:
         self._set_timer(self._last)
 
     def limit_idle(self, idle: float) -> None:
-        """Limit the time between two chunks from now on, ``idle`` seconds; 0: no limit."""
+        """Limit the time between two chunks from now on, ``idle`` seconds; 0: no limit. The stream has not ended."""
         self._idle = idle
-        if not self.has_ended:
-            self.start(self._read_step, self._full)
+        self.start(self._read_step, self._full)
 
     def _set_timer(self, now: float) -> None:
         # Checked once a second, or once an idle limit, instead of a timer that each chunk moves.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import re
 from collections import Counter
 from typing import Any
@@ -23,7 +24,9 @@ from dispatch.errors import TransportError
 from dispatch.messaging.flow import CountedReplies
 from dispatch.messaging.plain import MAX_AHEAD, Correlator, read_properties
 from dispatch.messaging.request import (
+    PAUSED_S,
     Answer,
+    ChunkBuffer,
     Closed,
     Disposition,
     Lost,
@@ -41,7 +44,7 @@ from dispatch.protocol.events import ChunkReceived, Event, Failure, ReplyReceive
 from dispatch.protocol.frames import CHUNK_BYTES
 from dispatch.transports.errors import opening_failed
 from tests.helpers import exchange_harness
-from tests.helpers.clock import START, advance, cancel_task, idle, run, start_task
+from tests.helpers.clock import START, VirtualClockLoop, advance, cancel_task, idle, run, start_task
 from tests.helpers.exchange_harness import Bench, read, request
 from tests.helpers.fakes import lost, reply
 from tests.helpers.known_instances import known_instance
@@ -301,6 +304,13 @@ async def test_ids_are_never_used_twice_and_fit_into_a_property() -> None:
         assert re.fullmatch(f"{exchange.identity.key}[.]c9-[0-9a-f]{{12}}", exchange.new_id()), "key, number, chance"
 
 
+async def test_each_id_has_random_digits_of_its_own() -> None:
+    exchange = Correlator()
+    digits = [exchange.new_id().rpartition("-")[2] for _ in range(200)]
+    assert {len(each) for each in digits} == {12}
+    assert len({part for each in digits for part in (each[1:], each[:-1])}) == 400, "the next is no part of the last"
+
+
 def test_properties_are_read_whatever_the_message_holds() -> None:
     assert read_properties(reply("x", ack="1:2"))["ack"] == "1:2"
     assert read_properties(AlteredMessage(b"", {"id": "x"}, raises="properties")) == {}
@@ -483,6 +493,59 @@ async def test_a_stream_of_which_something_was_given_cannot_begin_anew() -> None
     assert stream.settled == Restarted(2)
 
 
+async def test_a_stream_names_the_instance_of_its_last_chunk() -> None:
+    bench, stream = streaming()
+    for name in ("one", "two"):
+        bench.take(reply(stream.id, "a", end=False, instance=name), is_shared=True)
+        assert stream.instance == name
+    stream.close()
+
+
+# -- a stream or not ------------------------------------------------------------------------------------------------
+def undecided(bench: Bench) -> Request:
+    """Send a request whose caller cannot know whether the reply is a stream."""
+    request = Request(START + 30.0, 1_000, idle=0.0, waiter=asyncio.get_running_loop().create_future())
+    request.id = bench.exchange.new_id()
+    bench.exchange.send(request, bench.publisher, {Property.ID: request.id})
+    return request
+
+
+async def test_a_reply_in_parts_of_one_chunk_is_an_answer_with_its_text() -> None:
+    bench = Bench()
+    request = undecided(bench)
+    for index, text in enumerate(("an", "sw")):
+        bench.take(reply(request.id, text, end=False, chunk=index, more="1"))
+    bench.take(reply(request.id, "er", chunk=2))
+    settled = await request
+    assert isinstance(settled, Answer)
+    assert (settled.text, settled.chunks) == ("answer", 3)
+
+
+async def test_a_chunk_that_is_not_the_last_makes_the_reply_a_stream() -> None:
+    bench = Bench()
+    request = undecided(bench)
+    bench.take(reply(request.id, "a", end=False))
+    assert await request is None
+    bench.take(reply(request.id, "b"))
+    assert await read(request) == ["a", "b"]
+    assert request.settled == Answer("", chunks=2, trace_context={"id": request.id})
+
+
+async def test_a_stream_is_read_and_a_whole_reply_is_awaited() -> None:
+    stream, whole = Request(idle=0.0), Request()
+    with pytest.raises(AssertionError, match=r"^a stream is read, not awaited$"):
+        await stream
+    with pytest.raises(AssertionError, match=r"^the whole reply is awaited, not read$"):
+        await anext(whole)
+
+
+def test_a_caller_that_gives_a_waiter_needs_no_running_loop() -> None:
+    loop = VirtualClockLoop()
+    request = Request(idle=0.0, waiter=loop.create_future())
+    loop.close()
+    assert request.is_undecided
+
+
 # -- two topics -----------------------------------------------------------------------------------------------------
 async def test_a_stream_without_numbers_comes_from_the_topic_that_brought_its_first_part() -> None:
     bench, stream = streaming()
@@ -519,6 +582,196 @@ async def test_once_the_own_topic_brought_something_a_shared_one_brings_nothing(
     assert bench.take(reply(stream.id, "forged"), is_shared=True) is Disposition.UNKNOWN
     bench.take(reply(stream.id, "b", chunk=1))
     assert await read(stream) == ["a", "b"]
+
+
+class PlaceInBulkhead:
+    """The place of a call, with what became of it."""
+
+    since = START
+
+    def __init__(self) -> None:
+        self.changes: list[str] = []
+
+    def suspend(self) -> None:
+        self.changes.append("suspended")
+
+    def pause(self) -> None:
+        self.changes.append("paused")
+
+    def resume(self) -> None:
+        self.changes.append("resumed")
+
+
+async def test_an_instance_that_appears_ends_what_can_be_sent_to_it_and_suspends_the_rest() -> None:
+    bench, topic = Bench(), object()
+
+    def send(to: object = topic, **options: Any) -> Request:
+        request = Request(START + 30.0, 1_000, id=bench.exchange.new_id(), place=PlaceInBulkhead(), **options)
+        bench.exchange.send(request, bench.publisher, {Property.ID: request.id}, to)
+        return request
+
+    begun, repeatable, once, elsewhere = send(is_repeatable=True), send(is_repeatable=True), send(), send(object())
+    placeless = send()
+    placeless.place = None
+    bench.take(reply(begun.id, "a", end=False))
+    waiting = [begun, repeatable, once, placeless]
+    assert bench.exchange.find_requests(topic) == waiting
+    bench.exchange.on_instance(topic)
+    assert repeatable.settled == Lost(Failure.REPLACED, may_have_run=False)
+    assert bench.exchange.find_requests(topic) == [begun, once, placeless]
+    assert [each.place.changes for each in (begun, repeatable, once, elsewhere)] == [[], [], ["suspended"], []]
+    bench.exchange.close()
+
+
+# -- chunks that wait for their reader ------------------------------------------------------------------------------
+Reports = list[tuple[str, Any]]
+ONE = 1 + CHUNK_BYTES
+"""What a chunk of one byte counts as."""
+
+
+def chunk_buffer(read_step: int = 1, full: float = math.inf) -> tuple[ChunkBuffer, Reports]:
+    """Return a buffer without a limit of idleness, and what it reports."""
+    loop, reports = asyncio.get_running_loop(), Reports()
+
+    def report(what: str) -> Any:
+        return lambda value: reports.append((what, value))
+
+    buffer = ChunkBuffer(0.0, report("idle"), report("read"), report("paused"), loop, loop.time)
+    buffer.start(read_step, full)
+    return buffer, reports
+
+
+def add(buffer: ChunkBuffer, chunks: int) -> None:
+    for _ in range(chunks):
+        buffer.add("x", 1)
+
+
+async def test_the_size_is_that_of_the_chunks_that_wait() -> None:
+    buffer, _ = chunk_buffer()
+    for text in ("a", "bbb", "cc"):
+        buffer.add(text, len(text))
+    assert buffer.size == 6 + 3 * CHUNK_BYTES
+    assert await buffer.read() == "a"
+    assert buffer.size == 5 + 2 * CHUNK_BYTES
+    buffer.clear()
+    assert buffer.size == 0
+
+
+async def test_reads_are_reported_in_steps() -> None:
+    buffer, reports = chunk_buffer(read_step=2 * ONE)
+    add(buffer, 5)
+    for steps in (0, 1, 1, 2, 2):
+        await buffer.read()
+        assert reports == [("read", 2 * ONE)] * steps
+
+
+async def test_a_reader_that_its_tool_waits_for_has_paused_after_a_second_without_a_read() -> None:
+    buffer, reports = chunk_buffer(read_step=9 * ONE, full=2 * ONE)
+    add(buffer, 2)
+    for seconds in (1, 2):
+        await advance(PAUSED_S)
+        assert reports == [("paused", True)] * seconds
+    reports.clear()
+    await buffer.read()
+    assert reports == [("paused", False)]
+    await advance(PAUSED_S)
+    assert reports == [("paused", False), ("paused", True)], "what was read and not reported counts"
+    reports.clear()
+    await buffer.read()
+    add(buffer, 1)
+    await buffer.read()
+    assert reports == [("paused", False)], "once"
+    buffer.end()
+
+
+@pytest.mark.parametrize(("full", "pauses"), [(2 * ONE, [0, 1]), (3 * ONE + 1, [0, 0])], ids=["full", "not full"])
+async def test_a_reader_that_has_read_or_need_not_has_not_paused(full: int, pauses: list[int]) -> None:
+    buffer, reports = chunk_buffer(full=full)
+    add(buffer, 3)
+    await advance(PAUSED_S / 2)
+    await buffer.read()
+    reports.clear()
+    await advance(PAUSED_S / 2)
+    assert reports == [("paused", True)] * pauses[0]
+    await advance(PAUSED_S)
+    assert reports == [("paused", True)] * pauses[1]
+    buffer.end()
+
+
+async def test_without_a_limit_there_is_no_timer() -> None:
+    buffer, _ = chunk_buffer()
+    assert buffer._timer is None
+
+
+class RecordingExecutor:
+    """Records the bytes that are read of its requests."""
+
+    def __init__(self) -> None:
+        self.reads: list[tuple[Request, int]] = []
+
+    def cancel(self, request: Request) -> bool:
+        return True
+
+    def on_settled(self, request: Request) -> None:
+        pass
+
+    def on_read(self, request: Request, size: int) -> None:
+        self.reads.append((request, size))
+
+
+async def test_text_that_no_reader_waits_for_counts_as_read() -> None:
+    executor, whole, stream = RecordingExecutor(), Request(), Request(idle=0.0)
+    for each in (whole, stream):
+        each.begin(executor)
+    whole.add_text("ab", 2)
+    assert executor.reads.pop() == (whole, 2 + CHUNK_BYTES)
+    stream.add_text("", 0)
+    assert executor.reads.pop() == (stream, CHUNK_BYTES)
+    stream.add_text("abc", 3)
+    assert not executor.reads
+    assert await anext(stream) == "abc"
+    assert executor.reads.pop() == (stream, 3 + CHUNK_BYTES)
+    stream.close()
+    stream.add_text("late", 4)
+    assert executor.reads == [(stream, 4 + CHUNK_BYTES)]
+    assert await read(stream) == []
+
+
+async def test_a_call_has_no_place_while_its_reader_pauses() -> None:
+    place = PlaceInBulkhead()
+    stream = Request(idle=0.0, place=place)
+    stream.begin(RecordingExecutor(), 1, ONE)
+    stream.add_text("a", 1)
+    await advance(PAUSED_S)
+    assert place.changes == ["paused"]
+    await anext(stream)
+    assert place.changes == ["paused", "resumed"]
+    stream.close()
+
+
+async def test_a_stream_that_has_begun_has_limits_of_its_own() -> None:
+    executor = RecordingExecutor()
+    stream = Request(START + 10.0, limit_name="attempt", idle=0.0)
+    stream.begin(executor, 2 * ONE, 9 * ONE)
+    for _ in range(2):
+        stream.add_text("a", 1)
+    await anext(stream)
+    await advance(4.25)
+    stream.begin_stream(START + 300.0, "stream", 5.0)
+    assert (stream.deadline, stream.last_deadline, stream.limit_name) == (START + 300.0, START + 300.0, "stream")
+    await anext(stream)
+    assert executor.reads == [(stream, 2 * ONE)], "in the same steps"
+    await advance(4.9)
+    assert stream.settled is None
+    await advance(0.1)
+    assert stream.settled == TimedOut("stream-idle", may_have_run=True)
+
+
+async def test_a_stream_that_has_ended_has_no_limits() -> None:
+    stream = Request(START + 10.0, limit_name="attempt", idle=0.0)
+    stream.settle(ended := Closed(may_have_run=True))
+    stream.begin_stream(START + 300.0, "stream", 5.0)
+    assert (stream.deadline, stream.limit_name, stream.settled) == (START + 10.0, "attempt", ended)
 
 
 class StreamBench(exchange_harness.Bench):
@@ -705,7 +958,7 @@ async def test_an_error_counts_even_if_a_chunk_before_it_was_lost() -> None:
 
 
 async def test_a_reader_that_falls_behind_gets_what_was_kept_and_then_the_limit() -> None:
-    bench, stream = streaming(max_buffer=3 * CHUNK_BYTES)
+    bench, stream = streaming(max_buffer=3 * (1 + CHUNK_BYTES))
     for index in range(3):
         bench.take(reply(stream.id, str(index), end=False, chunk=index))
     assert stream.settled is None
