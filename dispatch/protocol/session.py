@@ -306,9 +306,9 @@ class Session:
             events.append(PeerSuspected())
 
     def _update_suspicion(self, events: list[Event]) -> None:
-        """End the suspicion of a peer that has acknowledged a packet on every path that it was probed on."""
+        """End the suspicion of a suspected peer that has acknowledged a packet on every path that it was probed on."""
         most = self.settings.suspect_after
-        if self.is_suspect and all(path.probes < most for path in self._sender.paths):
+        if all(path.probes < most for path in self._sender.paths):
             self.is_suspect = False
             events.append(PeerRecovered())
 
@@ -527,7 +527,7 @@ class CallerSession(Session):
         secret: str,
         inboxes: Sequence[str],
         peer_inbox: str,
-        service: str = "",
+        service: str,
     ) -> None:
         super().__init__(id, settings, receive_window, now, [peer_inbox])
         self.waiting: dict[int, OutgoingRequest] = {}

@@ -21,6 +21,7 @@ from dispatch.protocol.events import (
     EndReceived,
     Failure,
     PeerDraining,
+    PeerRecovered,
     PeerSuspected,
     ReplyReceived,
     RequestCancelled,
@@ -33,6 +34,7 @@ from dispatch.protocol.events import (
 )
 from dispatch.protocol.frames import (
     ACK,
+    ALIVE,
     CANCEL,
     CONT,
     FRAME_BYTES,
@@ -40,6 +42,9 @@ from dispatch.protocol.frames import (
     PING,
     REQUEST,
     TRACE_BYTES,
+    UNNUMBERED,
+    VERSION,
+    Alive,
     Chunk,
     Close,
     End,
@@ -50,8 +55,9 @@ from dispatch.protocol.frames import (
     Window,
     decode_packet,
     encode,
+    encode_packet,
 )
-from dispatch.protocol.session import MAX_GIVEN_UP, UnmatchedReplies, check_inboxes
+from dispatch.protocol.session import MAX_GIVEN_UP, SessionState, UnmatchedReplies, check_inboxes, find_state
 from tests.helpers.handwritten_peer import HandWritten
 from tests.helpers.internals import count_retained
 from tests.helpers.session_pair import DISPATCHER, INSTANCE, DelayedSessionPair, Pair
@@ -414,6 +420,34 @@ def test_a_smaller_window_is_told_once() -> None:
     assert callee.packets_to_send(now + 1) == []
 
 
+def test_a_suspected_caller_has_recovered_when_it_acknowledges_packets_on_every_path() -> None:
+    peer = caller(Settings(large_bytes=1_000))
+    peer.send((PATHS, [DISPATCHER, f"{DISPATCHER}-1"]), request(0), request(1))
+    session = peer.session
+    session.send_reply(0, b"small")
+    session.send_reply(1, bytes(2_000))
+    assert {path for path, _ in session.packets_to_send(peer.pair.now)} == {0, 1}
+    now, events = peer.pair.now, []
+    while not session.is_suspect:
+        now = session.next_timer()
+        events += session.handle_timer(now)
+        session.packets_to_send(now)
+    assert events == [PeerSuspected()]
+    assert peer.send((ACK, 0, 0, [0, 0])) == []
+    assert session.is_suspect, "it was probed on the second path, too"
+    assert peer.send((ACK, 1, 0, [0, 0])) == [PeerRecovered()]
+    assert not session.is_suspect
+
+
+def test_the_answer_of_another_thread_shows_nothing_but_the_load(peer: HandWritten) -> None:
+    """The numbers of packets, the clock and the window belong to the thread of the event loop."""
+    peer.session.load = 3
+    found = decode_packet(peer.session.alive_packet())
+    header = (VERSION, peer.session.peer_address, 0, UNNUMBERED, 0, 0, 3, 0, 0)
+    assert found == decode_packet(encode_packet(header, [(ALIVE,)]))
+    assert [type(frame) for frame in found.frames] == [Alive]
+
+
 def test_a_half_open_session_sends_nothing() -> None:
     pair = Pair()
     pair.lose = lambda inbox, _packet: inbox == DISPATCHER
@@ -634,6 +668,36 @@ def test_an_open_session_at_rest_has_no_other_state() -> None:
     pair.advance(1.0)
     for session in (pair.caller, pair.callee):
         assert flags(session) == {"is_at_rest": True, "is_open": True}
+
+
+def test_a_session_after_an_outage_has_no_other_state() -> None:
+    pair = Pair()
+    pair.advance(1.0)
+    pair.caller.suspend()
+    assert flags(pair.caller) == {"is_at_rest": True, "is_open": True, "is_suspended": True}
+    pair.caller.resume(pair.now)
+    assert flags(pair.caller) == {"is_open": True, "is_suspect": True}
+    pair.exchange()
+    pair.advance(1.0)
+    assert flags(pair.caller) == {"is_at_rest": True, "is_open": True}
+
+
+def test_the_state_of_a_session_is_the_first_one_that_applies() -> None:
+    pair = Pair()
+    assert find_state(pair.caller) is SessionState.HALF_OPEN
+    pair.advance(1.0)
+    ends = pair.caller, pair.callee
+    assert [find_state(each) for each in ends] == [SessionState.OPEN] * 2
+    pair.callee.drain()
+    assert [find_state(each) for each in ends] == [SessionState.OPEN, SessionState.DRAINING], "not told yet"
+    pair.exchange()
+    assert [find_state(each) for each in ends] == [SessionState.DRAINING] * 2
+    pair.caller.suspend()
+    assert find_state(pair.caller) is SessionState.SUSPENDED
+    pair.caller.resume(pair.now)
+    assert find_state(pair.caller) is SessionState.SUSPECT
+    pair.caller.suspend()
+    assert find_state(pair.caller) is SessionState.SUSPENDED
 
 
 @pytest.mark.parametrize(
