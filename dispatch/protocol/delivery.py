@@ -566,8 +566,7 @@ class SendQueue:
         self._begun: list[LargePayload] = []
         """Those of ``begun_bytes``."""
         self.begun_bytes = 0
-        self._max_begun_bytes = settings.max_partial_bytes // 2
-        self._whole_bytes = settings.fragment_bytes
+        self._share = 1.0
         self._messages = 0
         self.packed_requests = -1
         self.on_request_cut: Callable[[LargePayload], object] = lambda _payload: None
@@ -601,24 +600,22 @@ class SendQueue:
     def divide_room(self, share: float) -> None:
         """Set the part of what a receiver retains of incomplete payloads that this sender may use. Below 1.0, the window has
         no room for whole fragments: every large payload is incomplete for a while."""
-        settings = self._settings
-        self._max_begun_bytes = int(settings.max_partial_bytes // 2 * share)
-        self._whole_bytes = settings.fragment_bytes if share >= 1.0 else 0
-        unsent = [each for each in self.large if each.message < 0 and each not in self._begun]
-        self.large = deque(each for each in self.large if each not in unsent)
-        self._waiting.extendleft(reversed(unsent))
+        self._share = share
+        self._waiting.extendleft([each for each in reversed(self.large) if each not in self._begun])
+        self.large = deque(each for each in self.large if each in self._begun)
         self._begin_waiting()
 
     def _begin_waiting(self) -> None:
         """Begin payloads that wait, in order, while the receiver has room for what is incomplete; one may always begin.
         Those of one fragment pass larger ones that have to wait for that."""
-        settings, waiting = self._settings, self._waiting
+        settings, waiting, share = self._settings, self._waiting, self._share
+        most = settings.max_partial_bytes / 2 * share
         blocked: list[LargePayload] = []
         while waiting and len(self.large) < settings.large_at_once:
             large = waiting.popleft()
             size = len(large.view)
-            if size > self._whole_bytes:
-                if blocked or (self.begun_bytes and self.begun_bytes + size > self._max_begun_bytes):
+            if share < 1.0 or size > settings.fragment_bytes:
+                if blocked or (self.begun_bytes and self.begun_bytes + size > most):
                     blocked.append(large)
                     continue
                 self._begun.append(large)

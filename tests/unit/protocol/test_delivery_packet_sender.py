@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -137,6 +138,37 @@ def test_a_packet_full_of_small_frames_has_no_fragment(sender: Sender) -> None:
     sender.add(*[1_000 - frames.FRAME_BYTES] * 5, 2_000)
     first, second = sender.pack()
     assert (kinds(first), kinds(second)) == (["Reply"] * 5, ["Cont"])
+
+
+@pytest.mark.parametrize(
+    ("queue", "is_due"),
+    [
+        (lambda sender: None, False),
+        (lambda sender: sender.queue.control.append((frames.CANCEL, 1)), True),
+        (lambda sender: sender.queue.add((frames.REPLY, 0, 0, b"x"), 1), True),
+        (lambda sender: sender.queue.add((frames.REPLY, 0, 0, bytes(2_000)), 2_000), True),
+        (lambda sender: sender.lost.append(Cargo([(frames.CANCEL, 1)], 10)), True),
+        (lambda sender: sender.request_probe(), True),
+        (lambda sender: setattr(sender.paths[1], "ack_at", NOW), True),
+        (lambda sender: setattr(sender.paths[1], "ack_at", NOW + 0.001), False),
+    ],
+    ids=["nothing", "control", "small", "large", "lost", "probe", "acknowledgement", "later acknowledgement"],
+)
+def test_a_packet_is_due_for_each_kind_of_frame(queue: Callable[[PacketSender], object], is_due: bool) -> None:
+    sender = Sender(paths=2)
+    queue(sender.sender)
+    assert sender.sender.has_due(NOW) is is_due
+    assert bool(sender.pack()) is is_due
+
+
+def test_after_a_packet_with_one_small_frame_the_next_one_is_early(sender: Sender) -> None:
+    assert sender.sender.early_frames == SETTINGS.early_frames
+    sender.add(10)
+    sender.pack()
+    assert sender.sender.early_frames == 1
+    sender.add(10, 20)
+    sender.pack()
+    assert sender.sender.early_frames == SETTINGS.early_frames
 
 
 def test_clearing_releases_everything() -> None:
@@ -421,6 +453,33 @@ def test_a_remainder_of_a_divided_window_is_not_used_for_tiny_packets(sender: Se
     assert sender.pack() == []
     sender.ack(0, 0, 1)
     assert sizes(sender.pack()) == [10]
+
+
+ROOM = Settings(window=10_000, large_bytes=1_000, fragment_bytes=2_000, packet_bytes=2_000, max_partial_bytes=20_000)
+"""Payloads of 10,000 bytes may have begun at once in a whole window."""
+
+
+@pytest.mark.parametrize(("window", "begun"), [(5_000, 5_000), (10_000, 10_000), (20_000, 10_000)])
+def test_payloads_begin_as_far_as_the_peers_window_is_not_divided(window: int, begun: int) -> None:
+    sender = Sender(ROOM)
+    sender.sender.set_peer_window(window)
+    sender.add(*[2_500] * 8)
+    assert sender.sender.queue.begun_bytes == begun
+
+
+def test_a_payload_makes_room_for_the_next_one_when_all_its_fragments_have_arrived() -> None:
+    sender = Sender(ROOM)
+    sender.add(4_000, 9_000)
+    assert len(sender.pack()) == 2
+    sender.add(10)
+    sender.pack()
+    assert len(sender.sender.fragments) == 2, "no fragment is in the last packet"
+    for number in range(2):
+        assert not sender.sender.queue.large
+        sender.ack(0, number, number)
+        sender.sender.record_delivered_fragments()
+    assert sender.sender.queue.large
+    assert sender.sender.fragments == []
 
 
 # -- the peer's memory ------------------------------------------------------------------------------------------------

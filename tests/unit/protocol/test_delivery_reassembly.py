@@ -130,14 +130,21 @@ def test_limits() -> None:
 
 def test_one_payload_alone_may_have_any_size() -> None:
     reassembly = Reassembly(SETTINGS)
-    for offset in (0, 10_000):
-        part = Cont(0, offset, 20_001, 4, HEAD, memoryview(bytes(10_000)))
+    for offset in (0, 20_000):
+        part = Cont(0, offset, 40_001, 4, HEAD, memoryview(bytes(20_000)))
         assert reassembly.fits(part)
         assert reassembly.add(part) is None
     assert not reassembly.fits(Cont(1, 0, 10, 4, HEAD, memoryview(b"x"))), "beside that one nothing has room"
-    last = Cont(0, 20_000, 20_001, 4, HEAD, memoryview(b"x"))
+    last = Cont(0, 40_000, 40_001, 4, HEAD, memoryview(b"x"))
     assert reassembly.fits(last)
     assert reassembly.add(last) is not None
+
+
+def test_beside_a_single_byte_of_another_payload_the_limit_applies() -> None:
+    reassembly = Reassembly(SETTINGS)
+    reassembly.add(Cont(0, 0, 10, 4, HEAD, memoryview(b"x")))
+    assert reassembly.fits(Cont(1, 0, 20_000, 4, HEAD, memoryview(bytes(14_999))))
+    assert not reassembly.fits(Cont(1, 0, 20_000, 4, HEAD, memoryview(bytes(15_000))))
 
 
 def test_a_payload_has_at_least_one_byte() -> None:

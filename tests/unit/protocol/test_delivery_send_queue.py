@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -191,6 +192,7 @@ def test_clearing_removes_everything() -> None:
     assert (len(queue), queue.bytes) == (0, 0)
     assert not queue.small
     assert not queue.large
+    assert queue.begun_bytes == 0
 
 
 @given(st.lists(st.integers(0, 3_000), max_size=20), st.integers(1, 5_000))
@@ -280,6 +282,22 @@ def test_a_payload_that_is_withdrawn_before_its_first_fragment_leaves_room_at_on
     assert {frame[4] for frame in pop_all(queue)} == {1}
 
 
+def test_dropping_a_payload_that_waits_leaves_no_room() -> None:
+    queue = room_queue(9_000, 9_000, 9_000)
+    queue.drop_large(1)
+    assert {frame[4] for frame in pop_all(queue)} == {0}
+    assert len(queue) == 1
+
+
+@pytest.mark.parametrize(("share", "begun"), [(1.0, 4), (0.5, 2), (0.1, 1)])
+def test_a_sender_has_its_share_of_half_of_what_a_receiver_retains(share: float, begun: int) -> None:
+    queue = SendQueue(ROOM)
+    queue.divide_room(share)
+    for stream in range(8):
+        queue.add(reply(stream, 2_500), 2_500)
+    assert queue.begun_bytes == begun * 2_500
+
+
 def test_a_divided_room_has_no_whole_fragments() -> None:
     queue = room_queue(2_000, 2_000, 2_000, 3_000)
     queue.divide_room(0.3)
@@ -303,10 +321,12 @@ def test_what_is_incomplete_stays_within_the_room_and_everything_is_sent(
     flying: list[tuple[Any, ...]] = []
     at_receiver: dict[int, int] = {}
     cancelled: set[int] = set()
+    share = 1.0
 
     def act(action: str, argument: int) -> None:
+        nonlocal share
         if action == "send" and queue.large:
-            flying.append(queue.pop_fragment(2_000 if queue._whole_bytes else 500)[0])
+            flying.append(queue.pop_fragment(2_000 if share == 1.0 else 500)[0])
         elif action == "arrive" and flying:
             frame = flying.pop(argument % len(flying))
             if frame[0] == CANCEL:
@@ -321,7 +341,8 @@ def test_what_is_incomplete_stays_within_the_room_and_everything_is_sent(
             queue.withdraw_large(argument)
             flying.append((CANCEL, argument))
         elif action == "divide":
-            queue.divide_room((argument + 1) / 12)
+            share = (argument + 1) / 12
+            queue.divide_room(share)
         assert sum(at_receiver.values()) <= ROOM.max_partial_bytes // 2 or len(at_receiver) == 1
 
     for action, argument in actions:
