@@ -656,7 +656,7 @@ class CircuitBreaker:
         self._failure_rules = FailureRules(rules)
         self._half_open_calls: HalfOpenCalls | None = None
         self._lost = 0
-        self._opened_at = self._paused_at = 0.0
+        self._opened_at = self._paused_at = _NEVER
         self._delayed_at = _NEVER
         self._rejects_until = _NEVER  # the end of the open duration, or of a pause that the service asked for
         self._may_reject = False  # False: admit needs no further check

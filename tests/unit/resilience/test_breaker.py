@@ -45,6 +45,7 @@ from hypothesis import strategies as st
 
 from dispatch._internal import Rejection
 from dispatch.errors import Outcome
+from dispatch.policy import Breaker
 from dispatch.resilience.breaker import (
     FAILED,
     PLAIN,
@@ -69,7 +70,7 @@ from tests.helpers.run_profile import examples
 class Bench:
     """A breaker with a clock and a chance to be set by hand, and what its listener was told."""
 
-    def __init__(self, settings: BreakerRules | None = None, **values: Any) -> None:
+    def __init__(self, settings: Breaker | None = None, **values: Any) -> None:
         self.now = 1000.0
         self.chance = 0.5
         self.told: list[tuple[str, str, str]] = []
@@ -133,6 +134,13 @@ def test_breaker_starts_closed(bench: Bench) -> None:
     assert (breaker.failure_rate, breaker.slow_call_rate, breaker.retry_after) == (None, None, None)
     assert breaker.can_admit()
     assert isinstance(breaker.admit(), BreakerPermit)
+
+
+def test_the_settings_of_a_policy_are_completed_by_constants() -> None:
+    bench = Bench(Breaker(consecutive_failures=2))
+    assert bench.breaker.settings == BreakerRules(consecutive_failures=2)
+    bench.breaker.reconfigure(Breaker(consecutive_failures=3))
+    assert bench.breaker.settings == BreakerRules(consecutive_failures=3)
 
 
 def test_the_states_have_the_names_that_operators_see() -> None:
@@ -724,6 +732,17 @@ def test_half_open_permit_is_ceded_while_another_call_has_one() -> None:
     assert bench.refusal() == ("probing", None)
     third.finish(Outcome.TIMEOUT)
     assert bench.told[-1] == ("half-open", "open", "probe-failed")
+
+
+def test_ceded_permit_counts_as_no_result() -> None:
+    bench = Bench().probing()
+    first, second, third = (bench.permit() for _ in range(3))
+    first.cede()
+    second.cede()
+    third.finish(Outcome.SUCCESS)
+    for _ in range(3):
+        bench.permit()
+    assert bench.refusal() == ("probing", None), "the first round has one result of three"
 
 
 def test_permit_of_a_closed_circuit_is_never_ceded() -> None:

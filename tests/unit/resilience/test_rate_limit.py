@@ -14,7 +14,16 @@ import pytest
 
 from dispatch._internal import Rejection
 from dispatch.errors import Outcome
-from dispatch.resilience.rate_limit import STEP_S, LeakyBucket, RateLimiter, RatePermit, UserBuckets, Waiter
+from dispatch.resilience.rate_limit import (
+    BY_USER,
+    STEP_S,
+    Bucket,
+    LeakyBucket,
+    RateLimiter,
+    RatePermit,
+    UserBuckets,
+    Waiter,
+)
 
 NEVER = math.inf
 
@@ -265,6 +274,15 @@ def test_every_permit_that_comes_back_is_counted() -> None:
     for permit in [world.permit() for _ in range(3)]:
         permit.give_back()
     assert world.figures() == (3, 3, 0, 0)
+
+
+def test_a_permit_that_comes_back_makes_room_for_one_call() -> None:
+    world = World(burst=3.0)
+    permit = world.permit()
+    world.fill(2)
+    permit.give_back()
+    world.permit()
+    assert world.refused(deadline=100.0).reason == "too-late"
 
 
 def test_a_permit_that_comes_back_lets_those_who_wait_go_sooner(world: World) -> None:
@@ -689,3 +707,19 @@ def test_who_finds_the_line_full_is_told_whose_rate_it_stands_for() -> None:
     world = World(8.0, 2.0, user_rate=1.0, user_burst=1.0, queue=0)
     world.permit("ann")
     assert world.refused("ann") == Rejection("user-rate-limit", "queue-full", 1.0)
+
+
+def test_a_limiter_of_another_kind_may_queue_a_call_for_another_wait() -> None:
+    asked: list[tuple[float, str, str, Bucket | None]] = []
+
+    class Hopeful(RateLimiter):
+        def _adjust(self, estimate: float, by: str, user: str, own: Bucket | None) -> float:
+            asked.append((estimate, by, user, own))
+            return 0.5
+
+    own = LeakyBucket(1.0, 0.1)
+    limiter = Hopeful(lambda: 100.0, bucket=LeakyBucket(1.0, 0.2), users=lambda user, now: own, max_wait=0.5)
+    assert isinstance(limiter.admit("ann", NEVER), RatePermit)
+    assert limiter.admit("ann", 100.5) == Rejection(BY_USER, "too-late", 10.0)
+    assert isinstance(limiter.admit("ann", NEVER), Waiter)
+    assert asked == [(10.0, BY_USER, "ann", own)] * 2
