@@ -1134,6 +1134,8 @@ class NoisyUser(Scenario):
             f"rarely; each user's limit is {USER_RATE.rate}."
         )
         await self.wait(self.context.time_scale.noisy_user)
+        noisy = self.context.board.users[NOISY_USER]
+        await self.wait_until(lambda: bool(noisy.rejected))  # on a busy machine its calls take longer
 
     async def run(self) -> None:
         await super().run()

@@ -23,6 +23,14 @@ def test_noisy_user_is_limited_and_other_users_are_not() -> None:
 
 
 @pytest.mark.costly
+async def test_noisy_user_whose_calls_take_long_is_limited_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "NOISY_USER_PAUSE_S", 0.15)
+    summary = await run_with_policies(monkeypatch)
+    assert summary.deviations == []
+    assert summary.scenarios[3].as_dict()["users"]["noisy"]["rejected"] == 1
+
+
+@pytest.mark.costly
 def test_breaker_opens_half_opens_closes_and_rejections_name_an_alternative() -> None:
     demo, summary = run_demo()
     scenario = summary.scenarios[2]
