@@ -37,16 +37,16 @@ def response_topic(topic: str) -> str:
     return f"{topic}-response" if "://" in topic else f"non-persistent://tg/response/{topic}"
 
 
-async def call_again(client: Client, arguments: Any) -> str:
-    """A call whose messages are so large that the broker may drop one: again, then, as a person would.
+async def call_again(client: Client, arguments: Any, config: Any = None) -> str:
+    """A call whose messages are so large that the broker may drop one, or one behind it: again, then, as a person would.
 
     On a non-persistent topic that is seen about once in a thousand messages of a mebibyte, whoever sends them to whom. What
     is asked here is whether they arrive as they were; how many arrive, other tests ask.
     """
     for _ in range(4):
         with contextlib.suppress(TimeoutError):
-            return await client.call({}, arguments, timeout=5)
-    return await client.call({}, arguments, timeout=5)
+            return await client.call(config or {}, arguments, timeout=5)
+    return await client.call(config or {}, arguments, timeout=5)
 
 
 def catalog(topic: str) -> dispatch.Catalog:
