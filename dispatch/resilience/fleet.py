@@ -350,7 +350,7 @@ class _Division:
         calm_since: since when all shares are equal.
         turn: number of the present turn, where there are fewer places than callers.
         chosen: the callers that have a place in it.
-        turns: by caller, how many turns it had, counted from the fewest of those that called before it.
+        turns: by caller, the number of turns with a place; a new caller begins with the fewest of the others.
     """
 
     def __init__(self, key: str, limit: float, listing: int, since: int = 0) -> None:

@@ -661,7 +661,7 @@ def test_a_sign_of_recovery_ends_the_open_duration_once() -> None:
     assert not bench.breaker.expect_recovery(bench.now)
 
 
-def test_a_sign_of_recovery_from_before_the_service_asked_to_be_left_alone_is_ignored(bench: Bench) -> None:
+def test_a_sign_of_recovery_from_before_open_until_is_ignored(bench: Bench) -> None:
     bench.now += 1
     bench.breaker.open_until(bench.now + 60)
     assert not bench.breaker.expect_recovery(bench.now)

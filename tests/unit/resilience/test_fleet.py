@@ -223,7 +223,7 @@ def test_a_limit_is_divided_among_users_by_weighted_max_min_fairness(
 @pytest.mark.parametrize(
     ("limit", "needs", "parts", "ratios"),
     [
-        # What nobody asks for is divided equally.
+        # The rest of the limit, which exceeds the demand, is divided equally.
         (100.0, {"a": {"ann": 60.0}, "b": {"ann": 10.0}}, {"a": 75.0, "b": 25.0}, {}),
         (100.0, {"a": {"ann": 80.0}, "b": {"bob": 20.0}}, {"a": 80.0, "b": 20.0}, {}),
         (100.0, {"a": {"ann": 60.0}}, {"a": 80.0, "b": 20.0}, {}),
@@ -527,7 +527,7 @@ def test_a_member_that_is_reachable_again_starts_to_wait_anew_for_tables_and_mem
     assert stand.table.members == ["a", "b"]
 
 
-def test_a_member_that_was_stopped_takes_nobody_for_silent() -> None:
+def test_a_member_that_was_stopped_takes_no_other_for_silent() -> None:
     limit = Limit(RATE)
     stand = follow(limit, entries={RATE: Entry(100.0, [0.25, 0.75], [0.0, 0.0])})
     stand.now += 100.0
